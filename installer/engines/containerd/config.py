@@ -1,4 +1,8 @@
-"""containerd: CRI runtimes in config.toml, schema 1 to 4, or in a drop-in where that merges."""
+"""containerd: our runtimes in config.toml, schema 1 to 4, or in a drop-in if this containerd merges drop-ins.
+
+``propose`` yields its proposals from plain to rare: each reading of the files (``_list_readings``), and with
+each reading the options of the default runtime by the texts, then by containerd's own program.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
@@ -15,6 +19,7 @@ from installer.engines.containerd.effective import (
     OLD_DEFAULT,
     OLD_TABLE,
     PLUGIN_IDS,
+    RUNTIMES,
     SCHEMA_OF_NEW_FILES,
     V2_PLUGIN,
     V3_PLUGIN,
@@ -43,10 +48,14 @@ from installer.model.engine import (
     refuse_taken_name,
 )
 
+TYPE: Final = "runtime_type"
+OPTIONS: Final = "options"
 RUNC_SHIMS: Final = "io.containerd.runc."
+RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # removed in 2.0
 LINUX_V1_TYPE: Final = "io.containerd.runtime.v1.linux"
 ANNOTATIONS: Final = "container_annotations"
-# CRI of 1.x does not load where one of these stands beside a runc shim: they are of runtime.v1.linux.
+CGROUP_DRIVER: Final = "SystemdCgroup"
+# Settings of runtime.v1.linux: CRI of 1.x does not load if a runtime with a runc shim has one of them.
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 
 
@@ -57,268 +66,419 @@ def propose(
     extras: Extras,
     before: EffectiveConfig | None,
 ) -> Iterator[Proposal]:
-    """Yield the ways to have our runtimes served: where it is asked for, then where CRI's table in force is.
+    """Yield the proposals for our runtimes, the plainest first.
 
-    In each place they take over the options of the default runtime: as texts tell, then as it reports. Raises
-    InstallerError where containerd could not read the result in any place, or CRI is switched off.
+    Raises:
+        InstallerError: CRI is switched off, or containerd could not read any of the results.
     """
-    for path, tree in configs.trees.items():
-        names = tree.get("disabled_plugins")
-        off = [name for name in PLUGIN_IDS if isinstance(names, list) and name in names]
-        if off:
-            raise InstallerError(
-                f"configure {state.title} in {path} (disabled_plugins switches CRI off)",
-                remedy=Remedy(
-                    "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
-                ),
-            )
-    for place in _find_places(state, configs.trees, entries, extras, before):
-        yield place.decide(_find_donor(place.config.runtimes, place.config.default))
+    trees = configs.trees
+    _refuse_disabled_cri(state, trees)
+    for reading in _list_readings(state, trees):
+        draft = _Draft(state, before, reading, entries, extras)
+        yield draft.propose(_find_donor(reading.config.runtimes, reading.config.default))
         if before is not None:
-            yield place.decide(_find_reported_donor(before))
+            yield draft.propose(_find_printed_donor(before))
 
 
-def _find_places(
-    state: EngineState,
-    trees: Mapping[PurePosixPath, Tree],
-    entries: tuple[RuntimeEntry, ...],
-    extras: Extras,
-    before: EffectiveConfig | None,
-) -> Iterator["_Place"]:
-    """Yield where our runtimes may go, plainest first."""
+def _refuse_disabled_cri(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> None:
+    """Refuse files that switch CRI off.
 
-    def place(config: Config, drop_in: PurePosixPath | None, *head: WantedKey) -> _Place:
-        return _Place(state, before, config, drop_in, head, entries, extras)
+    Raises:
+        InstallerError: a file disables a plugin of CRI.
+    """
+    for path, tree in trees.items():
+        disabled = tree.get("disabled_plugins")
+        if not isinstance(disabled, list):
+            continue
+        plugin = next((name for name in PLUGIN_IDS if name in disabled), None)
+        if plugin is not None:
+            remedy = Remedy(
+                "choose ", Option("runtime", "docker"), f", or remove {plugin} from disabled_plugins"
+            )
+            problem = f"configure {state.title} in {path} (disabled_plugins switches CRI off)"
+            raise InstallerError(problem, remedy=remedy)
 
+
+class _Reading(Struct, frozen=True):
+    """One way in which containerd may read its files: the texts do not always tell."""
+
+    config: Config
+    drop_in: PurePosixPath | None = None  # the drop-in to which our runtimes shall go
+    head: tuple[WantedKey, ...] = ()  # keys at the head of the root file that make containerd read so
+
+
+def _list_readings(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> Iterator[_Reading]:
+    """Yield the possible readings of the files, the plainest first."""
+    drop_in = state.drop_in
     tree = trees.get(state.config, {})
     version = WantedKey(("version",), SCHEMA_OF_NEW_FILES)
+
     config = understand(state, trees)
-    yield place(config, state.drop_in, *([] if tree else [version]))
+    yield _Reading(config, drop_in, head=() if tree else (version,))
+
+    # A root file without a version: we add the version.
     if tree and "version" not in tree:
-        yield place(understand(state, trees, without_version=SCHEMA_OF_NEW_FILES), state.drop_in, version)
+        versioned = understand(state, trees, without_version=SCHEMA_OF_NEW_FILES)
+        yield _Reading(versioned, drop_in, head=(version,))
+
+    # The root file has the table of a plugin that its schema does not have.
+    plugins = table(tree, ("plugins",), state.config)
     for plugin in (V2_PLUGIN, V3_PLUGIN):
-        if plugin != config.key[1] and plugin in table(tree, ("plugins",), state.config):
-            yield place(understand(state, trees, plugin=plugin), state.drop_in)
-    for path, below in reversed([*trees.items()]):
-        if path != state.config and any(
-            "containerd" in table(below, ("plugins", plugin), path) for plugin in PLUGIN_IDS
-        ):
+        if plugin != config.plugin and plugin in plugins:
+            yield _Reading(understand(state, trees, plugin=plugin), drop_in)
+
+    # The CRI table of another file replaces that of the root file.
+    for path, other in reversed([*trees.items()]):
+        if path != state.config and _has_cri_table(path, other):
             alone = replace(state, config=path, drop_in=None)
-            yield place(understand(alone, {path: below}, without_version=config.schema), None)
+            yield _Reading(understand(alone, {path: other}, without_version=config.schema))
 
 
-class _Place(Struct, frozen=True):
-    """Our runtimes in one place: ``drop_in`` is the one that is wanted there."""
+def _has_cri_table(path: PurePosixPath, tree: Tree) -> bool:
+    """Tell whether a file has the table of CRI's runtimes under any plugin's id."""
+    return any("containerd" in table(tree, ("plugins", plugin), path) for plugin in PLUGIN_IDS)
+
+
+class _Draft(Struct, frozen=True):
+    """Our runtimes as they would stand in the files, under one reading of the files."""
 
     state: EngineState
-    before: EffectiveConfig | None
-    config: Config
-    drop_in: PurePosixPath | None
-    head: tuple[WantedKey, ...]  # what has to stand at the head of the root file
+    before: EffectiveConfig | None  # in force without us, as containerd's program prints; None if unknown
+    reading: _Reading
     entries: tuple[RuntimeEntry, ...]
     extras: Extras
 
     @property
-    def target(self) -> PurePosixPath:
-        return (self.drop_in if self.config.merges else None) or self.config.path
+    def config(self) -> Config:
+        """The files as containerd understands them."""
+        return self.reading.config
 
     @property
-    def has_default(self) -> bool:
+    def target(self) -> PurePosixPath:
+        """The file to which our runtimes go."""
+        drop_in = self.reading.drop_in
+        if self.config.merges and drop_in is not None:
+            return drop_in
+        return self.config.path
+
+    @property
+    def sets_default(self) -> bool:
+        """Whether one of our runtimes shall be the default."""
         return any(entry.default for entry in self.entries)
 
-    def decide(self, donor: Tree) -> Proposal:
-        """Return what the files should say, with the options of ``donor`` for our runtimes."""
-        config, target, before = self.config, self.target, self.before
-        wrappable = _list_wrappable(config.runtimes, config.default)
-        if before:
-            reported = {name: runtime.table for name, runtime in before.handlers.items()}
-            wrappable += _list_wrappable(reported, before.default)
-        wants = [*self._want_settings()]
+    def propose(self, donor: Tree) -> Proposal:
+        """Return the proposal in which our runtimes take the options of the runtime ``donor``."""
+        inherited = _add_annotations(donor, self.extras)
+        wrappable = self._list_wrappable()
+        wanted_keys = [*self._list_settings()]
         shown: dict[str, Tree] = {}
         for entry in self.entries:
-            mine = {want.key: want for want in self._want_runtime(entry, _annotate(donor, self.extras))}
-            key = (*config.key, "runtimes", entry.name)
-            mine |= {
-                (*key, *below): WantedKey((*key, *below), value)
-                for below, value in leaves(self.extras.override)
-            }
-            wants += mine.values()
-            kind = str(mine[*key, "runtime_type"].value)
-            shown[entry.name] = {**self._show(entry, donor), "runtime_type": kind}
-        note = f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place"
+            definition = self._define_runtime(entry, inherited)
+            wanted_keys += definition.values()
+            runtime_type = definition[*self._key_of(entry), TYPE].value
+            shown[entry.name] = {**self._predict_shown(entry, donor), TYPE: str(runtime_type)}
         return Proposal(
-            self._place_wants(wants),
-            low_level_words(map(binary_of, wrappable)),
-            (note,) if self.drop_in is not None and target == config.path != self.drop_in else (),
-            shown,
-            next(self._find_doubts(), None),
+            files=self._divide_among_files(wanted_keys),
+            low_level=low_level_words(map(binary_of, wrappable)),
+            notes=tuple(self._list_notes()),
+            shown=shown,
+            doubt=next(self._find_doubts(), None),
             cdi=self.extras.cdi,
         )
 
-    def _want_settings(self) -> Iterator[WantedKey]:
-        """Yield what is wanted besides our runtimes."""
+    def _key_of(self, entry: RuntimeEntry) -> Key:
+        """Return the key of the table of a runtime of ours."""
+        return (*self.config.key, RUNTIMES, entry.name)
+
+    def _list_wrappable(self) -> list[Tree]:
+        """Return the runtimes that ours may wrap, by the texts and by containerd's program."""
+        wrappable = _list_wrappable(self.config.runtimes, self.config.default)
+        if self.before is not None:
+            printed = {name: runtime.table for name, runtime in self.before.handlers.items()}
+            wrappable += _list_wrappable(printed, self.before.default)
+        return wrappable
+
+    def _list_notes(self) -> Iterator[str]:
+        """Yield a note if our runtimes do not go to the drop-in that was asked for."""
+        drop_in = self.reading.drop_in
+        if drop_in is not None and drop_in != self.target:
+            yield f"containerd 1.x takes a drop-in for the whole CRI table: editing {self.target} in place"
+
+    def _list_settings(self) -> Iterator[WantedKey]:
+        """Yield the wanted keys besides the tables of our runtimes."""
         config = self.config
-        yield from (WantedKey((*config.key, DEFAULT), entry.name) for entry in self.entries if entry.default)
-        if config.old_default and self.has_default:
-            # It overrules the name. Emptied, not removed: it comes back also where others edited.
-            yield WantedKey((*config.key, OLD_TABLE, "runtime_type"), "")
-            # Pods may ask for it by the name that containerd gives it, and go on doing so.
-            for key, value in leaves(table(config.runtimes, (OLD_DEFAULT,), config.path)):
+        for entry in self.entries:
+            if entry.default:
+                yield WantedKey((*config.key, DEFAULT), entry.name)
+
+        if config.old_default and self.sets_default:
+            # The old table overrules default_runtime_name. Its type is emptied, not removed: so the type
+            # comes back at an undo also in a file that others have edited.
+            yield WantedKey((*config.key, OLD_TABLE, TYPE), "")
+            # Pods may ask for that runtime by the name that containerd gives to it, and go on doing so.
+            old_runtime = table(config.runtimes, (OLD_DEFAULT,), config.path)
+            for below, value in leaves(old_runtime):
                 if value not in ("", [], {}):
-                    yield WantedKey((*config.key, "runtimes", OLD_DEFAULT, *key), value)
-        named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())
-        # In 1.x naming a runtime takes the built-in runc away, and CRI down; 2.x keeps it, and may become 1.x
-        # (engine-facts.md#containerd-built-in-runc). With another default it is gone already, and not needed.
-        if BUILT_IN not in named and (not named or config.default in {"", BUILT_IN}):
-            yield WantedKey((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE)
+                    yield WantedKey((*config.key, RUNTIMES, OLD_DEFAULT, *below), value)
+
+        named = set(config.runtimes)
+        if config.old_default:
+            named.discard(OLD_DEFAULT)
+        is_built_in_default = config.default in {"", BUILT_IN}
+        # In 1.x naming a runtime takes the built-in runc away, and CRI down. 2.x keeps runc; a 2.x may become
+        # a 1.x (engine-facts.md#containerd-built-in-runc). With another default runc is gone, and not needed.
+        if BUILT_IN not in named and (not named or is_built_in_default):
+            yield WantedKey((*config.key, RUNTIMES, BUILT_IN, TYPE), RUNC_TYPE)
+
         if self.extras.cdi:
             yield WantedKey((*config.key[:-1], CDI), value=True)
 
-    def _place_wants(self, wants: list[WantedKey]) -> tuple[ProposedFile, ...]:
-        """Return the files that ``wants`` stand in: the root file, or the drop-in that it imports."""
-        config, target, head = self.config, self.target, self.head
-        if target == config.path:
-            return (ProposedFile(target, Syntax.TOML, (*head, *wants)),)
-        if not any(target.match(str(pattern)) for pattern in list_imports(config.path, config.tree)):
-            pattern, dormant = own_import(target), self.state.dormant
-            if dormant:  # the import would bring a file of others into force
-                raise InstallerError(
-                    f"configure {self.state.title} in {target} (its import {pattern} would load "
-                    f"{min(dormant)} too, which nothing imports now)",
-                    remedy=Remedy(
-                        "name another file with ", Option("drop-in-config"), f", or move {min(dormant)} away"
-                    ),
-                )
-            head = (*head, WantedKey(("imports",), str(pattern), member=True))
-        drop_in = ProposedFile(target, Syntax.TOML, tuple(wants))
-        return (drop_in, ProposedFile(config.path, Syntax.TOML, head)) if head else (drop_in,)
+    def _define_runtime(self, entry: RuntimeEntry, inherited: Tree) -> dict[Key, WantedKey]:
+        """Return the wanted keys of a runtime of ours by key, with the settings of ``extras.override``."""
+        definition = {}
+        for wanted in self._list_runtime_keys(entry, inherited):
+            definition[wanted.key] = wanted
+        for below, value in leaves(self.extras.override):
+            key = (*self._key_of(entry), *below)
+            definition[key] = WantedKey(key, value)
+        return definition
 
-    def _want_runtime(self, entry: RuntimeEntry, donor: Tree) -> Iterator[WantedKey]:
-        config, target, key = self.config, self.target, (*self.config.key, "runtimes", entry.name)
-        mine = table(config.runtimes, (entry.name,), target)
-        options = table(mine, ("options",), target)
-        refuse_taken_name(target, entry.name, binary_of(mine) or mine.get("runtime_type"))
-        kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
-        gone = "io.containerd.runc.v1" if config.merges else None  # which 2.0 has not any more
-        kind = next((kind for kind in kinds if kind.startswith(RUNC_SHIMS) and kind != gone), "")
-        yield WantedKey((*key, "runtime_type"), kind or self.extras.runtime_type or RUNC_TYPE)
-        for below, value in leaves(donor):
-            if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
+    def _list_runtime_keys(self, entry: RuntimeEntry, inherited: Tree) -> Iterator[WantedKey]:
+        """Yield the wanted keys of a runtime of ours: its type, inherited settings, and our program."""
+        config = self.config
+        key = self._key_of(entry)
+        present = table(config.runtimes, (entry.name,), self.target)
+        options = table(present, (OPTIONS,), self.target)
+        refuse_taken_name(self.target, entry.name, binary_of(present) or present.get(TYPE))
+
+        yield WantedKey((*key, TYPE), self._choose_type(present, inherited))
+        for below, value in leaves(inherited):
+            is_inherited = below[0] not in {TYPE, *OF_LINUX_V1}
+            if is_inherited and value and not _has_value(present, below):
                 yield WantedKey((*key, *below), value)
-        # A second spelling would win by chance (gpu-operator#1374).
-        names = spellings(options, "BinaryName") or ["BinaryName"]
-        names += spellings(options, "Runtime") or (["Runtime"] if config.schema == 1 else [])
-        yield from (WantedKey((*key, "options", name), str(entry.binary)) for name in names)
+
+        # Of two spellings containerd would take one by chance (gpu-operator#1374): all get our program.
+        binary_names = spellings(options, "BinaryName") or ["BinaryName"]
+        binary_names += spellings(options, "Runtime")
+        if config.schema == 1 and not spellings(options, "Runtime"):
+            binary_names.append("Runtime")
+        for name in binary_names:
+            yield WantedKey((*key, OPTIONS, name), str(entry.binary))
+
         for name in OF_LINUX_V1:
-            if mine.get(name) and not config.merges:
+            if present.get(name) and not config.merges:
                 yield WantedKey((*key, name), "")
 
-    def _show(self, entry: RuntimeEntry, donor: Tree) -> Tree:
-        """Return what containerd has to show of a runtime of ours: given, its own, or inherited."""
-        config, extras, before = self.config, self.extras, self.before
-        own = mine = table(config.runtimes, (entry.name,), config.path)
+    def _choose_type(self, present: Tree, inherited: Tree) -> str:
+        """Return the type of a runtime of ours: its present type, the inherited type, or runc's."""
+        for runtime in (present, inherited):
+            runtime_type = text(runtime, TYPE, self.target)
+            is_removed = self.config.merges and runtime_type == RUNC_V1_TYPE
+            if runtime_type.startswith(RUNC_SHIMS) and not is_removed:
+                return runtime_type
+        return self.extras.runtime_type or RUNC_TYPE
+
+    def _predict_shown(self, entry: RuntimeEntry, donor: Tree) -> Tree:
+        """Return the settings that containerd must show of a runtime of ours after its restart."""
+        path = self.config.path
+        in_files = table(self.config.runtimes, (entry.name,), path)
         inherited = donor
-        if before is not None:
-            inherited = _find_reported_donor(before)
-            mine = before.handlers[entry.name].table if entry.name in before.handlers else mine
-        said = merge(merge(_annotate(inherited, extras), _drop_empty(mine)), extras.override)
-        less = {name: value for name, value in said.items() if name not in {"runtime_type", *OF_LINUX_V1}}
-        # Which cgroup driver it has in the end: given, its own word, or inherited.
-        options = (table(each, ("options",), config.path) for each in (extras.override, own, inherited))
-        drivers = (each[name] is True for each in options for name in spellings(each, "SystemdCgroup"))
-        driver = {"SystemdCgroup": next(drivers, False)}
-        return {**less, "options": {**table(less, ("options",), config.path), **driver}}
+        present = in_files
+        if self.before is not None:
+            inherited = _find_printed_donor(self.before)
+            if entry.name in self.before.handlers:
+                present = self.before.handlers[entry.name].table
+
+        override = self.extras.override
+        shown = merge(_add_annotations(inherited, self.extras), _drop_empty(present))
+        shown = merge(shown, override)
+        shown = {name: value for name, value in shown.items() if name not in {TYPE, *OF_LINUX_V1}}
+
+        options = dict(table(shown, (OPTIONS,), path))
+        options[CGROUP_DRIVER] = _uses_systemd_cgroup((override, in_files, inherited), path)
+        return {**shown, OPTIONS: options}
+
+    def _divide_among_files(self, wanted_keys: list[WantedKey]) -> tuple[ProposedFile, ...]:
+        """Return the files with the wanted keys: the root file, or the drop-in that the root file imports."""
+        path = self.config.path
+        target = self.target
+        head = self.reading.head
+        if target == path:
+            return (ProposedFile(target, Syntax.TOML, (*head, *wanted_keys)),)
+
+        is_imported = any(target.match(str(pattern)) for pattern in list_imports(path, self.config.tree))
+        if not is_imported:
+            pattern = own_import(target)
+            self._refuse_dormant_files(pattern)
+            head = (*head, WantedKey(("imports",), str(pattern), member=True))
+        files = [ProposedFile(target, Syntax.TOML, tuple(wanted_keys))]
+        if head:
+            files.append(ProposedFile(path, Syntax.TOML, head))
+        return tuple(files)
+
+    def _refuse_dormant_files(self, pattern: PurePosixPath) -> None:
+        """Refuse an import of ours that would bring a file of others into force.
+
+        Raises:
+            InstallerError: there is such a file.
+        """
+        if not self.state.dormant:
+            return
+        dormant = min(self.state.dormant)
+        raise InstallerError(
+            f"configure {self.state.title} in {self.target} (its import {pattern} would load {dormant} too, "
+            "which nothing imports now)",
+            remedy=Remedy("name another file with ", Option("drop-in-config"), f", or move {dormant} away"),
+        )
 
     def _find_doubts(self) -> Iterator[InstallerError]:
-        """Yield why containerd would not serve our runtimes, as far as the texts tell."""
-        state, config = self.state, self.config
-        name = state.title
-        if config.schema == 1 and major(state) == 2:
+        """Yield the reasons for which containerd would not serve our runtimes, by the texts alone."""
+        yield from self._find_unread_schema()
+        yield from self._find_newer_imports()
+        yield from self._find_undefined_default()
+        yield from self._find_overruling_imports()
+
+    def _find_unread_schema(self) -> Iterator[InstallerError]:
+        """Yield the reasons for which this containerd does not read the schema of the root file."""
+        path = self.config.path
+        schema = self.config.schema
+        title = self.state.title
+        if schema == 1 and major(self.state) == 2:
             yield InstallerError(
-                f"configure {name} in {config.path} (2.x ignores a file of schema 1 or without a version)",
+                f"configure {title} in {path} (2.x ignores a file of schema 1 or without a version)",
                 remedy="rewrite it with containerd config migrate, then run again",
             )
-        if config.schema not in (1, 2) and (major(state) == 1 or config.schema < 1):
+        if schema not in (1, 2) and (major(self.state) == 1 or schema < 1):
             yield InstallerError(
-                f"configure {name} in {config.path} (this containerd does not read schema {config.schema})",
+                f"configure {title} in {path} (this containerd does not read schema {schema})",
                 remedy="set the version that containerd config default prints",
             )
+
+    def _find_newer_imports(self) -> Iterator[InstallerError]:
+        """Yield the imported files with a later schema than the root file.
+
+        With such a file 2.1 and 2.2 forget the CRI settings of the root file, and 2.3 does not start
+        (engine-facts.md#containerd-imports).
+        """
+        config = self.config
         for path, tree in config.imported.items():
-            version = schema_of(path, tree, config.schema)
-            if config.merges and version > config.schema:
-                # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start
-                # (engine-facts.md#containerd-imports).
+            schema = schema_of(path, tree, config.schema)
+            if config.merges and schema > config.schema:
                 yield InstallerError(
-                    f"configure {name} in {config.path} ({path} is imported and has schema {version}, "
-                    f"the root file {config.schema})",
+                    f"configure {self.state.title} in {config.path} ({path} is imported and has schema "
+                    f"{schema}, the root file {config.schema})",
                     remedy="give both the same version",
                 )
-        known = {"", BUILT_IN, *config.runtimes, *(entry.name for entry in self.entries)}
-        if config.default not in known and not self.has_default:
+
+    def _find_undefined_default(self) -> Iterator[InstallerError]:
+        """Yield the reason for which CRI would not load if the default runtime is not defined."""
+        config = self.config
+        known = {"", BUILT_IN, *config.runtimes}
+        known.update(entry.name for entry in self.entries)
+        if config.default not in known and not self.sets_default:
             yield InstallerError(
-                f'configure {name} in {config.path} (its default_runtime_name "{config.default}" is not '
-                "defined: CRI would not load)",
+                f'configure {self.state.title} in {config.path} (its default_runtime_name "{config.default}" '
+                "is not defined: CRI would not load)",
                 remedy="define that runtime, or correct default_runtime_name",
             )
-        later = list(config.imported)  # and stronger than what we write
-        later = later[later.index(self.target) + 1 :] if self.target in later else later
-        for path in later if config.merges else ():
-            cri = table(config.imported[path], config.key, path)
-            names = {entry.name for entry in self.entries} & table(cri, ("runtimes",), path).keys()
-            if names or (DEFAULT in cri and self.has_default):
-                word = f"the runtime {min(names)}" if names else DEFAULT
-                yield InstallerError(
-                    f"configure {self.state.title} ({path} is imported after our file and sets {word} too)",
-                    remedy=f"remove {word} from {path}",
-                )
+
+    def _find_overruling_imports(self) -> Iterator[InstallerError]:
+        """Yield the files that containerd merges after our file and that set the same keys."""
+        config = self.config
+        if not config.merges:
+            return
+        later = list(config.imported)
+        if self.target in later:
+            later = later[later.index(self.target) + 1 :]
+
+        ours = {entry.name for entry in self.entries}
+        for path in later:
+            containerd = table(config.imported[path], config.key, path)
+            names = ours & table(containerd, (RUNTIMES,), path).keys()
+            if names:
+                setting = f"the runtime {min(names)}"
+            elif DEFAULT in containerd and self.sets_default:
+                setting = DEFAULT
+            else:
+                continue
+            yield InstallerError(
+                f"configure {self.state.title} ({path} is imported after our file and sets {setting} too)",
+                remedy=f"remove {setting} from {path}",
+            )
 
 
 def _list_wrappable(runtimes: Tree, default: str) -> list[Tree]:
-    """Return the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
+    """Return the runtimes that ours may wrap, preferred first, NVIDIA's own among them."""
     wrappable: list[Tree] = []
     for name in (default, BUILT_IN, "crun"):
         runtime = runtimes.get(name)
-        if isinstance(runtime, Mapping) and is_oci(name, binary_of(runtime)):
-            kind = runtime.get("runtime_type") or RUNC_TYPE
-            if isinstance(kind, str) and (kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE):
-                wrappable.append(runtime)
+        if not isinstance(runtime, Mapping) or not is_oci(name, binary_of(runtime)):
+            continue
+        runtime_type = runtime.get(TYPE) or RUNC_TYPE
+        if not isinstance(runtime_type, str):
+            continue
+        if runtime_type.startswith(RUNC_SHIMS) or runtime_type == LINUX_V1_TYPE:
+            wrappable.append(runtime)
     return wrappable
 
 
 def _find_donor(runtimes: Tree, default: str) -> Tree:
-    """Return the runtime whose options ours take over: the default, or what NVIDIA's own says and wraps."""
-    first, *rest = _list_wrappable(runtimes, default) or [{}]
+    """Return the runtime whose options ours take: the default; below NVIDIA's the runtime that it wraps."""
+    wrappable = _list_wrappable(runtimes, default)
+    if not wrappable:
+        return {}
+    first = wrappable[0]
     if not is_ours(binary_of(first)):
         return first
-    return merge(next((one for one in rest if not is_ours(binary_of(one))), {}), first)
+    wrapped = next((runtime for runtime in wrappable[1:] if not is_ours(binary_of(runtime))), {})
+    return merge(wrapped, first)
 
 
-def _find_reported_donor(before: EffectiveConfig) -> Tree:
-    reported = {name: _drop_empty(runtime.table) for name, runtime in before.handlers.items()}
-    return _find_donor(reported, before.default)
+def _find_printed_donor(before: EffectiveConfig) -> Tree:
+    """Return the runtime whose options ours take, as containerd's program prints the runtimes."""
+    printed = {name: _drop_empty(runtime.table) for name, runtime in before.handlers.items()}
+    return _find_donor(printed, before.default)
 
 
 def _drop_empty(tree: Tree) -> Tree:
-    """Return a table as containerd prints it, less what it prints for keys that are not set."""
-    kept = {name: _drop_empty(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
-    return {name: value for name, value in kept.items() if value}
+    """Return a printed table without empty settings: containerd prints also keys that no file sets."""
+    remaining: dict[str, Value] = {}
+    for name, value in tree.items():
+        setting = _drop_empty(value) if isinstance(value, Mapping) else value
+        if setting:
+            remaining[name] = setting
+    return remaining
 
 
-def _annotate(donor: Tree, extras: Extras) -> Tree:
-    """Return what a runtime inherits, with the annotations that it is given besides."""
+def _add_annotations(donor: Tree, extras: Extras) -> Tree:
+    """Return the inherited settings with the annotations that our runtimes get besides."""
     if not extras.annotations:
         return donor
-    had = donor.get(ANNOTATIONS)
-    shown = [f"{prefix}*" for prefix in extras.annotations]
-    return {**donor, ANNOTATIONS: [*shown, *(had if isinstance(had, list) else ())]}
+    annotations: list[Value] = [f"{prefix}*" for prefix in extras.annotations]
+    inherited = donor.get(ANNOTATIONS)
+    if isinstance(inherited, list):
+        annotations += inherited
+    return {**donor, ANNOTATIONS: annotations}
 
 
-def _says(runtime: Tree, key: Key) -> bool:
-    """Tell whether a runtime has its own value for ``key``; the binary is ours to set in any case."""
-    if key[0] == "options" and key[-1].lower() in {"binaryname", "runtime"}:
+def _uses_systemd_cgroup(runtimes: tuple[Tree, ...], path: PurePosixPath) -> bool:
+    """Tell whether systemd manages the cgroups: by the first of the runtimes with such an option."""
+    for runtime in runtimes:
+        options = table(runtime, (OPTIONS,), path)
+        names = spellings(options, CGROUP_DRIVER)
+        if names:
+            return options[names[0]] is True
+    return False
+
+
+def _has_value(runtime: Tree, key: Key) -> bool:
+    """Tell whether a runtime has its own value for ``key``; we set the program in any case."""
+    if key[0] == OPTIONS and key[-1].lower() in {"binaryname", "runtime"}:
         return True
     value: Value = runtime
     for part in key:
-        names = {name.lower(): child for name, child in value.items()} if isinstance(value, Mapping) else {}
-        value = names.get(part.lower())
+        if not isinstance(value, Mapping):
+            return False
+        by_lower_case = {name.lower(): child for name, child in value.items()}
+        value = by_lower_case.get(part.lower())
     return value is not None

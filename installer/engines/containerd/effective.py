@@ -1,4 +1,4 @@
-"""containerd's configs as containerd understands them, and what it makes of them."""
+"""containerd's configs as containerd understands them, and the settings that they bring into force."""
 
 import posixpath
 import tomllib
@@ -16,6 +16,7 @@ from installer.config_text import (
     Key,
     Syntax,
     Tree,
+    Value,
     WantedKey,
     leaves,
     table,
@@ -36,7 +37,7 @@ from installer.model.engine import (
     Runtime,
 )
 
-# By schema: the plugin that has the runtimes, which later schemas keep.
+# The plugin that has the runtimes, by schema; schemas later than 3 keep the id.
 PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 V2_PLUGIN: Final = PLUGINS[2]
 V3_PLUGIN: Final = PLUGINS[3]
@@ -44,17 +45,19 @@ IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
 V3_IMAGES: Final = "io.containerd.cri.v1.images"
 PLUGIN_IDS: Final = tuple(PLUGINS.values())
 DEFAULT: Final = "default_runtime_name"
-OLD_DEFAULT: Final = "default"  # what a full one of these is called:
-OLD_TABLE: Final = "default_runtime"
-OLD_UNTRUSTED: Final = "untrusted_workload_runtime"  # 1.x serves it as:
-UNTRUSTED: Final = "untrusted"
+OLD_TABLE: Final = "default_runtime"  # the table of the default runtime in schema 1
+OLD_DEFAULT: Final = "default"  # the name of the runtime in ``OLD_TABLE``, if the table has a type
+OLD_UNTRUSTED: Final = "untrusted_workload_runtime"  # another table of a runtime in schema 1
+UNTRUSTED: Final = "untrusted"  # the name of the runtime in ``OLD_UNTRUSTED``
+MERGING: Final = 2  # the major version of containerd that merges its imports
 SCHEMA_OF_NEW_FILES: Final = 2  # read by all from 1.6 to 2.3 (engine-facts.md#containerd-schemas)
-CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
+CDI: Final = "enable_cdi"  # since 1.7; earlier releases ignore the key
 BUILT_IN: Final = "runc"
-WILDCARD: Final = "*"  # an import without one is a name, whatever else is in it
+WILDCARD: Final = "*"  # an import without this character is a name, whatever else is in the import
 RUNTIMES: Final = "runtimes"
 NRI: Final = "io.containerd.nri.v1.nri"
-# What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
+# Settings, in small letters without underscores, that 1.7 and 2.x print for the built-in runc alone. Any
+# runtime without the setting has this value.
 UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
 # The plugins of CRI: 1.x has the last one alone; in 2.x that plugin serves the others.
@@ -70,61 +73,116 @@ FLAGS: Final = CommandLine(
 class Config(Struct, frozen=True):
     """The files as containerd understands them."""
 
-    # Of the file whose CRI table counts: the root, or in 1.x the last import with one, which replaces it.
+    # The file whose CRI table counts: the root file, or in 1.x the last import with such a table.
     path: PurePosixPath
-    tree: Tree
+    tree: Tree  # of ``path``
     schema: int
     key: Key  # of the table that holds the runtimes
-    merges: bool  # in 2.x: imports add to the root file key by key
-    imported: Mapping[PurePosixPath, Tree]  # the other files as they are read, the drop-in asked for included
-    runtimes: Tree  # what comes out of all of them
+    merges: bool  # 2.x adds its imports to the root file key by key
+    imported: Mapping[PurePosixPath, Tree]  # in the order of reading, with the drop-in that is asked for
+    runtimes: Tree  # of all files
     default: str
-    old_default: bool  # the default is the table that schema 1 had for it
+    old_default: bool  # the default is the runtime in the table of schema 1
+
+    @property
+    def plugin(self) -> str:
+        """The id of CRI's plugin that has the runtimes."""
+        return self.key[1]
 
 
 def understand(
     state: EngineState, trees: Mapping[PurePosixPath, Tree], *, plugin: str = "", without_version: int = 1
 ) -> Config:
-    """Return what the configs say together, with ``plugin`` for the id that CRI has there, if it is given.
+    """Return the settings of all configs together.
 
-    ``without_version`` is the schema of a root file that has text but no version. Raises InstallerError for a
-    value of another type than containerd counts on.
+    Args:
+        state: the engine, with the drop-in that is asked for.
+        trees: the configs.
+        plugin: the id of CRI's plugin; "" to find the id by the schema.
+        without_version: the schema of a root file that has a text but no version.
+
+    Raises:
+        InstallerError: a value has another type than containerd expects.
     """
     path = state.config
     tree = trees.get(path, {})
     schema = schema_of(path, tree, without_version if tree else SCHEMA_OF_NEW_FILES)
-    merges = major(state) == 2 or (major(state) is None and schema > 2)
-    if merges and schema > 1 and state.drop_in in _imported(state, trees, tree, merges=True):
-        # A drop-in of NVIDIA's installer has the schema that the engine dumps. 2.1 and 2.2 read all files by
-        # the highest one: what the root file says of CRI under the older plugin id is not in force then.
-        drop_in = trees.get(state.drop_in, {})
-        newer = schema_of(state.drop_in, drop_in, schema)
-        schema = max(schema, newer if V3_PLUGIN in table(drop_in, ("plugins",), state.drop_in) else schema)
-    plugins = table(tree, ("plugins",), path)
-    # containerd 2.x takes the ids of a version 2 file as they are (engine-facts.md#containerd-schemas).
-    new_id = schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and major(state) != 1
-    plugin = plugin or (V3_PLUGIN if new_id else PLUGINS.get(schema, V3_PLUGIN))
-    key = ("plugins", plugin, "containerd")
-    imported = _imported(state, trees, tree, merges=merges)
-    if not merges:
-        with_cri = [name for name, below in imported.items() if plugin in table(below, ("plugins",), name)]
-        path, tree = (with_cri[-1], imported[with_cri[-1]]) if with_cri else (path, tree)
-    cri = _cri(path, tree, key)
-    for other, below in imported.items() if merges else ():
-        cri = merge(cri, _cri(other, below, key))
-    runtimes = table(cri, ("runtimes",), path)
+    merges = _merges_imports(state, schema)
+    if merges and schema > 1:
+        schema = max(schema, _find_schema_of_drop_in(state, trees, schema))
+    key: Key = ("plugins", plugin or _choose_plugin(state, tree, schema), "containerd")
+    imported = _list_imported(state, trees, merges=merges)
+
+    if merges:
+        cri = _read_cri(path, tree, key)
+        for other, below in imported.items():
+            cri = merge(cri, _read_cri(other, below, key))
+    else:
+        # In 1.x the last import with a CRI table replaces the CRI table of the files before.
+        for other, below in imported.items():
+            if key[1] in table(below, ("plugins",), other):
+                path = other
+                tree = below
+        cri = _read_cri(path, tree, key)
+
+    runtimes = table(cri, (RUNTIMES,), path)
     default = text(cri, DEFAULT, path)
-    # The default config of 1.6 writes the old table out, empty; a full one is a runtime of this name.
-    table_of_old = table(cri, (OLD_TABLE,), path)
-    old_default = bool(table_of_old.get("runtime_type")) and not merges
+    # The default config of 1.6 has the old table without a type. With a type it is the default runtime.
+    old_table = table(cri, (OLD_TABLE,), path)
+    old_default = bool(old_table.get("runtime_type")) and not merges
     if old_default:
-        runtimes, default = {**runtimes, OLD_DEFAULT: table_of_old}, OLD_DEFAULT
-    return Config(path, tree, schema, key, merges, imported, runtimes, default, old_default)
+        runtimes = {**runtimes, OLD_DEFAULT: old_table}
+        default = OLD_DEFAULT
+    return Config(
+        path=path,
+        tree=tree,
+        schema=schema,
+        key=key,
+        merges=merges,
+        imported=imported,
+        runtimes=runtimes,
+        default=default,
+        old_default=old_default,
+    )
 
 
-def schema_of(path: PurePosixPath, tree: Tree, without: int) -> int:
-    """Return the schema a file names, or ``without``."""
-    schema = tree.get("version", without)
+def _merges_imports(state: EngineState, schema: int) -> bool:
+    """Tell whether containerd merges imports: by its version, else by the schema of the root file."""
+    version = major(state)
+    if version is None:
+        return schema > 2
+    return version == MERGING
+
+
+def _find_schema_of_drop_in(state: EngineState, trees: Mapping[PurePosixPath, Tree], schema: int) -> int:
+    """Return the schema of the drop-in that is asked for, if it has the CRI table of 2.x.
+
+    A drop-in of NVIDIA's installer has the schema that containerd dumps. 2.1 and 2.2 read all files by the
+    highest schema: then the CRI settings under the older plugin id in the root file are not in force.
+    """
+    path = state.drop_in
+    if path is None or path not in _list_imported(state, trees, merges=True):
+        return schema
+    drop_in = trees.get(path, {})
+    drop_in_schema = schema_of(path, drop_in, schema)
+    if V3_PLUGIN not in table(drop_in, ("plugins",), path):
+        return schema
+    return drop_in_schema
+
+
+def _choose_plugin(state: EngineState, tree: Tree, schema: int) -> str:
+    """Return the id of CRI's plugin in a root file."""
+    plugins = table(tree, ("plugins",), state.config)
+    # 2.x takes the ids of a file of schema 2 as they are (engine-facts.md#containerd-schemas).
+    has_new_id = V2_PLUGIN not in plugins and V3_PLUGIN in plugins
+    if schema == 2 and has_new_id and major(state) != 1:
+        return V3_PLUGIN
+    return PLUGINS.get(schema, V3_PLUGIN)
+
+
+def schema_of(path: PurePosixPath, tree: Tree, without_version: int) -> int:
+    """Return the schema that a file names, or ``without_version``."""
+    schema = tree.get("version", without_version)
     if isinstance(schema, float):
         problem = f"use {path} (version is {schema} where a whole number belongs)"
         raise InstallerError(problem, remedy="correct the file, then run again")
@@ -134,38 +192,50 @@ def schema_of(path: PurePosixPath, tree: Tree, without: int) -> int:
 
 
 def major(state: EngineState) -> int | None:
-    """Return the first number of the running containerd's version."""
+    """Return the major version of the running containerd; None if unknown."""
     return state.version[0] if state.version else None
 
 
 def list_imports(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
-    """Return what a root file imports; relative names are taken from its directory."""
+    """Return the patterns of the imports of a file; relative patterns begin at the file's directory."""
     imports = tree.get("imports")
-    return [config.parent / str(pattern) for pattern in imports] if isinstance(imports, list) else []
+    if not isinstance(imports, list):
+        return []
+    return [config.parent / str(pattern) for pattern in imports]
 
 
 def own_import(drop_in: PurePosixPath) -> PurePosixPath:
-    """Return the import for a drop-in of ours, to be taken with or without the file."""
+    """Return the import for a drop-in of ours, which may also be missing."""
     # Not *.toml: files not imported so far must stay dormant. Not the bare name: an import of a missing file
     # is fatal (engine-facts.md#containerd-imports).
     return drop_in.with_name(f"{drop_in.stem}*{drop_in.suffix}")
 
 
-def _imported(
-    state: EngineState, trees: Mapping[PurePosixPath, Tree], tree: Tree, *, merges: bool
+def _list_imported(
+    state: EngineState, trees: Mapping[PurePosixPath, Tree], *, merges: bool
 ) -> dict[PurePosixPath, Tree]:
-    asked = state.drop_in if merges else None
-    names = sorted({*trees, *([asked] if asked else [])} - {state.config})
-    order = [
-        name for pattern in list_imports(state.config, tree) for name in names if name.match(str(pattern))
-    ]
-    return {name: trees.get(name, {}) for name in (*order, *([asked] if asked else []))}
+    """Return the files that the root file imports, in the order of reading.
+
+    A containerd that merges files will read the drop-in that is asked for, too: we import that drop-in.
+    """
+    root = state.config
+    drop_in = state.drop_in if merges else None
+    names = {*trees} - {root}
+    if drop_in is not None and drop_in != root:
+        names.add(drop_in)
+
+    order: list[PurePosixPath] = []
+    for pattern in list_imports(root, trees.get(root, {})):
+        order += [name for name in sorted(names) if name.match(str(pattern))]
+    if drop_in is not None:
+        order.append(drop_in)
+    return {name: trees.get(name, {}) for name in order}
 
 
-def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
-    """Return the table of the runtimes in one file, every type that we count on checked."""
-    for name in table(tree, (*key, "runtimes"), path):
-        runtime = (*key, "runtimes", name)
+def _read_cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
+    """Return the table of the runtimes of a file; raise if a value that we read has another type."""
+    for name in table(tree, (*key, RUNTIMES), path):
+        runtime = (*key, RUNTIMES, name)
         table(tree, (*runtime, "options"), path)
         text(table(tree, runtime, path), "runtime_type", path, runtime)
     table(tree, (*key, OLD_TABLE, "options"), path)
@@ -176,71 +246,92 @@ def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
 
 def merge(under: Tree, over: Tree) -> Tree:
     """Return two tables as containerd 2.x merges them: key by key, ``over`` wins."""
-    both = dict(under)
+    merged = dict(under)
     for name, value in over.items():
         below = under.get(name)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            both[name] = merge(below, value)
+            merged[name] = merge(below, value)
         else:
-            both[name] = value
-    return both
+            merged[name] = value
+    return merged
 
 
 def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-    """Return how containerd is asked: for what it has in force with all files that it would read."""
+    """Return ``containerd config dump`` with the texts of all files that containerd would read."""
+    root = state.config
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
+
+    def render(find_memory_file: Callable[[PurePosixPath], str]) -> Mapping[PurePosixPath, str]:
+        return rewrite_imports(root, texts, trees, find_memory_file)
+
     return DryRunCommand(
-        memory_files=tuple(path for path, _ in list_read(state.config, trees)),
-        render=lambda place: rewrite_imports(state.config, texts, trees, place),
-        arguments=("--config", state.config),
+        memory_files=tuple(path for path, _ in list_read(root, trees)),
+        render=render,
+        arguments=("--config", root),
         last_arguments=("config", "dump"),
         # The other flags change nothing in a dump, and an unknown flag ends the program.
         replaced_flags=("--config", "-c"),
-        read_output=_dumped,
+        read_output=_read_output,
     )
 
 
-def _dumped(text: str) -> EffectiveConfig:
-    return read_dump(parse_dump(text))
+def _read_output(output: str) -> EffectiveConfig:
+    """Return the settings in force by the output of ``containerd config dump``."""
+    return read_dump(parse_dump(output))
 
 
 @lru_cache(maxsize=1)  # a dump is read twice: for its meaning, then by the load check
 def parse_dump(text: str) -> Tree:
-    """Return the tree of what ``containerd config dump`` prints."""
+    """Return the tree of the output of ``containerd config dump``."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InstallerError(
-            f"understand what containerd says of its config ({error})", remedy="report this as a bug"
-        ) from error
+        problem = f"understand what containerd says of its config ({error})"
+        raise InstallerError(problem, remedy="report this as a bug") from error
 
 
 def read_dump(dump: Tree) -> EffectiveConfig:
-    """Return what ``containerd config dump`` says: imports, schemas and defaults are merged there."""
+    """Return the settings in force by a dump, in which imports, schemas and defaults are merged."""
     plugins = table(dump, ("plugins",), PRINTED)
-    # 2.x prints the new id whatever the files say; what the old one still holds there is not about runtimes.
-    plugin = next(
-        (name for name in (V3_PLUGIN, V2_PLUGIN) if "containerd" in table(plugins, (name,), PRINTED)), ""
-    )
-    off = dump.get("disabled_plugins")  # 2.x prints the table of a plugin that is switched off, too
-    if not plugin or (isinstance(off, list) and {*map(str, off)} & {*PLUGIN_IDS}):
+    # 2.x prints the new id for any file. The table of the old id has other settings than runtimes there.
+    plugin = ""
+    for name in (V3_PLUGIN, V2_PLUGIN):
+        if not plugin and "containerd" in table(plugins, (name,), PRINTED):
+            plugin = name
+
+    # 2.x prints the table of a disabled plugin, too.
+    disabled = dump.get("disabled_plugins")
+    is_disabled = isinstance(disabled, list) and not {*map(str, disabled)}.isdisjoint(PLUGIN_IDS)
+    if not plugin or is_disabled:
         return EffectiveConfig({}, "", rest_digest=_digest(dump, plugin), broken="CRI is switched off")
+
     cri = table(plugins, (plugin,), PRINTED)
-    runtimes, default, broken = _read_runtimes(table(cri, ("containerd",), PRINTED))
-    cdi, grpc, nri = cri.get(CDI), table(dump, ("grpc",), PRINTED), table(plugins, (NRI,), PRINTED)
-    places = {"root": dump.get("root"), "state": dump.get("state"), "address": grpc.get("address")}
-    tables = {name: one for name, one in runtimes.items() if isinstance(one, Mapping)}
+    containerd = table(cri, ("containerd",), PRINTED)
+    runtimes, default = _read_runtimes(containerd)
+    handlers = {}
+    for name, runtime in runtimes.items():
+        if isinstance(runtime, Mapping):
+            handlers[name] = Runtime(binary_of(runtime), drop_unasked(runtime))
+
+    cdi = cri.get(CDI)
+    nri = table(plugins, (NRI,), PRINTED)
+    is_nri_off = bool(nri.get("disable") or nri.get("disable_connections"))
+    places = {
+        "root": dump.get("root"),
+        "state": dump.get("state"),
+        "address": table(dump, ("grpc",), PRINTED).get("address"),
+    }
     return EffectiveConfig(
-        {name: Runtime(binary_of(one), drop_unasked(one)) for name, one in tables.items()},
+        handlers,
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
         rest_digest=_digest(dump, plugin),
         # CRI does not load (engine-facts.md#containerd-imports).
         undefined="" if default in runtimes else default,
-        broken=broken,
-        places={name: said for name, said in places.items() if isinstance(said, str)},
+        broken=_find_two_untrusted(containerd),
+        places={name: place for name, place in places.items() if isinstance(place, str)},
         schema=schema_of(PRINTED, dump, 0),
-        nri=not (nri.get("disable") or nri.get("disable_connections")) if nri else None,
+        nri=not is_nri_off if nri else None,
         storage_driver=_read_snapshotter(plugins),
     )
 
@@ -296,44 +387,69 @@ def explain_missing_cri(socket: str, plugins: Mapping[str, str]) -> InstallerErr
     return InstallerError(problem, remedy="update containerd to 1.6 or later", code="cri-failed")
 
 
-def _read_runtimes(containerd: Tree) -> tuple[Tree, str, str]:
-    """Return the runtimes that are printed, the default, and why CRI does not load, or ""."""
+def _read_runtimes(containerd: Tree) -> tuple[Tree, str]:
+    """Return the printed runtimes, those of the old tables included, and the name of the default."""
     runtimes = dict(table(containerd, (RUNTIMES,), PRINTED))
-    default, broken = str(containerd.get(DEFAULT) or BUILT_IN), ""
-    old = table(containerd, (OLD_TABLE,), PRINTED)
-    if old.get("runtime_type"):
-        runtimes[NAMELESS], default = old, NAMELESS  # 1.x takes it for the default, whatever is named so
+    default = str(containerd.get(DEFAULT) or BUILT_IN)
+    old_table = table(containerd, (OLD_TABLE,), PRINTED)
+    if old_table.get("runtime_type"):
+        # 1.x takes this runtime for the default, whatever runtime has the same name.
+        runtimes[NAMELESS] = old_table
+        default = NAMELESS
     untrusted = table(containerd, (OLD_UNTRUSTED,), PRINTED)
     if untrusted.get("runtime_type"):
-        if UNTRUSTED in runtimes:  # engine-facts.md#containerd-untrusted
-            broken = f"it defines both {OLD_UNTRUSTED} and a runtime of the name {UNTRUSTED}"
         runtimes[UNTRUSTED] = untrusted
-    return runtimes, default, broken
+    return runtimes, default
+
+
+def _find_two_untrusted(containerd: Tree) -> str:
+    """Return the reason for which CRI does not load: two untrusted runtimes; "" for none."""
+    untrusted = table(containerd, (OLD_UNTRUSTED,), PRINTED)
+    if untrusted.get("runtime_type") and UNTRUSTED in table(containerd, (RUNTIMES,), PRINTED):
+        # engine-facts.md#containerd-untrusted
+        return f"it defines both {OLD_UNTRUSTED} and a runtime of the name {UNTRUSTED}"
+    return ""
 
 
 def drop_unasked(runtime: Tree) -> Tree:
-    """Return what a runtime says in a dump or in CRI's status, less what containerd fills in by itself."""
-    said = runtime.items()
-    return {name: value for name, value in said if (name.lower().replace("_", ""), value) not in UNASKED}
+    """Return a printed or reported runtime without the settings that containerd adds by itself."""
+
+    def is_added(name: str, value: Value) -> bool:
+        return (name.lower().replace("_", ""), value) in UNASKED
+
+    return {name: value for name, value in runtime.items() if not is_added(name, value)}
 
 
 def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
-    """Return what the texts alone tell, for want of a program that can be run."""
+    """Return the settings in force after the next start, by the texts alone."""
     config = understand(replace(state, drop_in=None), configs.trees)
     runtimes = dict(config.runtimes)
-    default = config.default
-    # Only a table of runtimes takes the built-in one away, in 1.x; the old table of the default does not.
-    if config.merges or not runtimes.keys() - ({OLD_DEFAULT} if config.old_default else set()):
-        own = runtimes.get(BUILT_IN)
-        runtimes[BUILT_IN] = {"runtime_type": RUNC_TYPE, **(own if isinstance(own, Mapping) else {})}
-    default = default or BUILT_IN
+    default = config.default or BUILT_IN
+
+    # Only a table of runtimes takes the built-in runtime away, in 1.x; the old table of the default does not.
+    named = set(runtimes)
     if config.old_default:
-        runtimes[NAMELESS], default = runtimes.pop(OLD_DEFAULT), NAMELESS
+        named.discard(OLD_DEFAULT)
+    if config.merges or not named:
+        built_in: dict[str, Value] = {"runtime_type": RUNC_TYPE}
+        defined = runtimes.get(BUILT_IN)
+        if isinstance(defined, Mapping):
+            built_in.update(defined)
+        runtimes[BUILT_IN] = built_in
+
+    if config.old_default:
+        runtimes[NAMELESS] = runtimes.pop(OLD_DEFAULT)
+        default = NAMELESS
     untrusted = table(config.tree, (*config.key, OLD_UNTRUSTED), config.path)
     if untrusted.get("runtime_type") and not config.merges:
         runtimes[UNTRUSTED] = untrusted
+
+    handlers = {}
+    for name, runtime in runtimes.items():
+        if isinstance(runtime, Mapping):
+            handlers[name] = Runtime(binary_of(runtime), runtime)
     return EffectiveConfig(
-        {name: Runtime(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
+        handlers,
         default,
         undefined="" if default in runtimes else default,
         broken=find_missing_import(state.config, configs.trees, state.unreadable),
@@ -341,57 +457,66 @@ def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
 
 
 def binary_of(runtime: Tree) -> str:
-    """Return what a runtime starts, "" for what its shim starts by itself."""
+    """Return the program that a runtime names, "" if its shim chooses the program."""
     options = runtime.get("options")
     # Of two spellings 2.x takes the last in byte order (engine-facts.md#containerd-spellings).
-    spelled = sorted(options.items(), reverse=True) if isinstance(options, Mapping) else ()
-    # containerd reads option names in any case; v1.linux has other names for it.
-    named = [value for word in ("binaryname", "runtime") for name, value in spelled if name.lower() == word]
-    return next(
-        (text for text in (*named, runtime.get("runtime_engine")) if isinstance(text, str) and text), ""
-    )
+    spelled = sorted(options.items(), reverse=True) if isinstance(options, Mapping) else []
+    # containerd reads the names of options in any case; runtime.v1.linux has other names for the program.
+    candidates: list[Value] = []
+    for option in ("binaryname", "runtime"):
+        candidates += [value for name, value in spelled if name.lower() == option]
+    candidates.append(runtime.get("runtime_engine"))
+    return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
 def _digest(dump: Tree, plugin: str) -> str:
-    """Return the digest of what is neither compared by itself nor tells how the files are put together."""
+    """Return the digest of the settings that are not compared one by one.
+
+    The imports and the version are left out: they only tell how the files are put together.
+    """
     cri: Key = ("plugins", plugin)
-    ours = {(*cri, CDI), *((*cri, "containerd", name) for name in (RUNTIMES, DEFAULT, OLD_TABLE))}
-    ours |= {("imports",), ("version",)}
-    kept = ((key, repr(value)) for key, value in leaves(dump))
-    rest = sorted(each for each in kept if not any(each[0][: len(key)] == key for key in ours))
-    return sha256(repr(rest).encode()).hexdigest()
+    compared: list[Key] = [("imports",), ("version",), (*cri, CDI)]
+    compared += [(*cri, "containerd", name) for name in (RUNTIMES, DEFAULT, OLD_TABLE)]
+    rest = []
+    for key, value in leaves(dump):
+        if not any(key[: len(prefix)] == prefix for prefix in compared):
+            rest.append((key, repr(value)))
+    return sha256(repr(sorted(rest)).encode()).hexdigest()
 
 
 def list_read(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]
 ) -> Iterator[tuple[PurePosixPath, tuple[PurePosixPath, ...]]]:
-    """Yield each file that is read, the root first, with those that it imports itself, in that order."""
-    seen, waiting = {config}, [config]
+    """Yield each file that containerd reads, the root file first, with the files that it imports in order."""
+    known = {config}
+    waiting = [config]
     while waiting:
         path = waiting.pop(0)
-        imported = tuple(
-            other
-            for pattern in list_imports(path, trees.get(path, {}))
-            for other in sorted(trees)
-            if other.match(str(pattern)) and other != path
-        )
-        yield path, imported
-        fresh = [other for other in dict.fromkeys(imported) if other not in seen]
-        seen |= set(fresh)
-        waiting += fresh
+        imported: list[PurePosixPath] = []
+        for pattern in list_imports(path, trees.get(path, {})):
+            imported += [other for other in sorted(trees) if other != path and other.match(str(pattern))]
+        yield path, tuple(imported)
+
+        for other in imported:
+            if other not in known:
+                known.add(other)
+                waiting.append(other)
 
 
 def find_missing_import(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree], unreadable: Collection[PurePosixPath]
 ) -> str:
-    """Return why containerd does not start: an import that is not there, or is no file; "" for none."""
-    # 1.6 and 1.7 say so in a dump as well, 2.1 to 2.4 print their defaults in the place of the whole config.
+    """Return the reason for which containerd does not start: an import without a regular file; "" for none.
+
+    A dump by 1.6 and 1.7 reports the reason, too. 2.1 to 2.4 print their defaults instead of the config.
+    """
+    names = sorted({*unreadable} - trees.keys())
     for path, _ in list_read(config, trees):
         for pattern in list_imports(path, trees.get(path, {})):
-            for name in sorted({*unreadable} - trees.keys()):
+            for name in names:
                 if name.match(str(pattern)):
                     return f"{path} imports {name}, which is a link to nowhere, or no file"
-            if WILDCARD not in str(pattern) and not _takes(pattern, trees):
+            if WILDCARD not in str(pattern) and not _matches_any(pattern, trees):
                 return f"{path} imports {pattern}, which is not there"
     return ""
 
@@ -400,46 +525,59 @@ def rewrite_imports(
     config: PurePosixPath,
     texts: Mapping[PurePosixPath, str],
     trees: Mapping[PurePosixPath, Tree],
-    place: Callable[[PurePosixPath], str],
+    find_memory_file: Callable[[PurePosixPath], str],
 ) -> dict[PurePosixPath, str]:
-    """Return the texts that are read, with imports that lead to where each of them is put for a trial."""
-    put: dict[PurePosixPath, str] = {}
+    """Return the texts that containerd reads, with imports of the memory files of a dry run.
+
+    An import of a missing file stays: containerd may refuse to start with the import. A pattern that matches
+    no text goes: it would match a file on the disk, such as the drop-in that an undo removes.
+    """
+    rewritten: dict[PurePosixPath, str] = {}
     for path, imported in list_read(config, trees):
         text = texts.get(path, "")
-        asked = list_imports(path, trees.get(path, {}))
-        # One of a file that is not there stays: containerd may refuse to start with it. A wildcard that takes
-        # no text goes: it would take what lies on the disk, such as the drop-in that an undo removes.
-        missing = [str(one) for one in asked if WILDCARD not in str(one) and not _takes(one, trees)]
-        if asked:
-            names = [*(place(other) for other in imported), *missing]
-            text, _ = apply(text, [WantedKey(("imports",), names)], Syntax.TOML, name=str(path))
-        put[path] = text
-    return put
+        patterns = list_imports(path, trees.get(path, {}))
+        if patterns:
+            names = [pattern for pattern in patterns if WILDCARD not in str(pattern)]
+            missing = [name for name in names if not _matches_any(name, trees)]
+            imports = [*map(find_memory_file, imported), *map(str, missing)]
+            text, _ = apply(text, [WantedKey(("imports",), imports)], Syntax.TOML, name=str(path))
+        rewritten[path] = text
+    return rewritten
 
 
-def _takes(pattern: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
+def _matches_any(pattern: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
+    """Tell whether an import matches one of the files."""
     return any(path.match(str(pattern)) for path in trees)
 
 
 def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
-    """Return ``edits`` with the plugin's id that ``containerd config migrate`` has given to their keys."""
-    there = [
-        name for name in PLUGIN_IDS if isinstance(value_at(tree, ("plugins", name, "containerd")), Mapping)
-    ]
-    moved: dict[Key, Key] = {}
-    if there:
-        moved = {("plugins", name): ("plugins", there[-1]) for name in PLUGIN_IDS if name not in there}
-    edits = tuple(replace(edit, key=moved.get(edit.key[:2], edit.key[:2]) + edit.key[2:]) for edit in edits)
-    return tuple(_lift(edit, tree) for edit in edits)
+    """Return ``edits`` with the keys that they have after ``containerd config migrate``.
+
+    The command gives the settings of CRI to a plugin with another id.
+    """
+    tables = {plugin: value_at(tree, ("plugins", plugin, "containerd")) for plugin in PLUGIN_IDS}
+    present = [plugin for plugin, containerd in tables.items() if isinstance(containerd, Mapping)]
+    relocated = []
+    for edit in edits:
+        plugin = edit.key[1] if edit.key[:1] == ("plugins",) and len(edit.key) > 1 else ""
+        if present and plugin in PLUGIN_IDS and plugin not in present:
+            moved = replace(edit, key=("plugins", present[-1], *edit.key[2:]))
+            relocated.append(_lift(moved, tree))
+        else:
+            relocated.append(_lift(edit, tree))
+    return tuple(relocated)
 
 
 def _lift(edit: Edit, tree: Tree) -> Edit:
-    """Return an edit of an option below its runtime, where the header of the options was deleted."""
-    *above, options, name = ("", "", *edit.key)
-    runtime = value_at(tree, tuple(above[2:]))
-    if options != "options" or edit.after is None or not isinstance(runtime, Mapping):
+    """Return an edit of an option with a key in the runtime itself, if the options' header was deleted."""
+    if edit.key[-2:-1] != ("options",) or edit.after is None:
         return edit
-    if options in runtime or name not in runtime:
+    above = edit.key[:-2]
+    name = edit.key[-1]
+    runtime = value_at(tree, above)
+    if not isinstance(runtime, Mapping) or "options" in runtime or name not in runtime:
         return edit
-    ours = runtime[name] == parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
-    return replace(edit, key=(*above[2:], name)) if ours else edit
+    value = parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
+    if runtime[name] != value:
+        return edit
+    return replace(edit, key=(*above, name))
