@@ -89,20 +89,23 @@ def expect_after_undo(request: UndoRequest, candidate: UndoCandidate) -> Reload:
     if after is not None and after.broken:
         after = None
     binaries = after.binaries if after is not None else {}
-    entries = [RuntimeEntry(name, binary) for name, binary in row.runtimes.items()]
-    # Files without us define runtimes that we had taken over from another installer.
-    present = tuple(entry for entry in entries if binaries.get(entry.name) == str(entry.binary))
-    absent = tuple(entry for entry in entries if entry not in present)
+    present: list[RuntimeEntry] = []
+    absent: list[RuntimeEntry] = []
+    for name, binary in row.runtimes.items():
+        # Files without us define runtimes that we had taken over from another installer.
+        is_theirs = binaries.get(name) == str(binary)
+        same = present if is_theirs else absent
+        same.append(RuntimeEntry(name, binary))
     unwanted_defaults: set[str] = set()
     defaults: frozenset[str] = frozenset()
     if after is not None and candidate.demoted:
-        unwanted_defaults = {entry.name for entry in entries} - {after.default}
+        unwanted_defaults = {*row.runtimes} - {after.default}
     elif after is not None:
         defaults = _expect_defaults(engine, after, row.runtimes)
     return Reload(
         engine.spec,
-        present,
-        absent,
+        tuple(present),
+        tuple(absent),
         demoted=frozenset(unwanted_defaults),
         others=_expect_others(engine, candidate.after, list_ours(row, candidate)),
         defaults=defaults,
@@ -120,10 +123,11 @@ def expect_after_rollback(engine: EngineState, tried: Reload) -> Reload:
             is_default = entry.name == before.default
             present.append(RuntimeEntry(entry.name, PurePosixPath(binary), default=is_default))
     kept = {(entry.name, entry.binary) for entry in present}
-    absent = tuple(
-        RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
-    )
-    return Reload(engine.spec, tuple(present), absent)
+    absent = []
+    for entry in entries:
+        if (entry.name, entry.binary) not in kept:
+            absent.append(RuntimeEntry(entry.name, entry.binary))
+    return Reload(engine.spec, tuple(present), tuple(absent))
 
 
 def _expect_defaults(
@@ -154,6 +158,8 @@ def _expect_others(
     if after is None:
         return tuple(Neighbour(name, (served[name],)) for name in names)
     # An administrator may have edited them without a reload. A runtime that he removed is not missed.
-    return tuple(
-        Neighbour(name, (served[name], after.handlers[name])) for name in names if name in after.handlers
-    )
+    neighbours = []
+    for name in names:
+        if name in after.handlers:
+            neighbours.append(Neighbour(name, (served[name], after.handlers[name])))
+    return tuple(neighbours)

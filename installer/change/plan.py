@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -78,7 +79,7 @@ class Plan(Struct, frozen=True):
     @property
     def planned(self) -> Planned:
         """The steps, each with its reason."""
-        return tuple(each for part in self.parts for each in part.planned)
+        return tuple(chain.from_iterable(part.planned for part in self.parts))
 
     @property
     def reloaded(self) -> tuple[str, ...]:
@@ -88,22 +89,22 @@ class Plan(Struct, frozen=True):
     @property
     def backups(self) -> tuple[File, ...]:
         """The files that are saved ahead of all steps."""
-        return tuple(file for part in self.parts for file in part.backups)
+        return tuple(chain.from_iterable(part.backups for part in self.parts))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Facts for the owner that stop nothing."""
-        return tuple(note for part in self.parts for note in part.notes)
+        return tuple(chain.from_iterable(part.notes for part in self.parts))
 
     @property
     def obstacles(self) -> tuple[InstallerError, ...]:
         """The reasons why the plan cannot be carried out."""
-        return tuple(error for part in self.parts for error in part.obstacles)
+        return tuple(chain.from_iterable(part.obstacles for part in self.parts))
 
     @property
     def needed(self) -> tuple[InstallerError, ...]:
         """The reasons why something of ours stays after an undo."""
-        return tuple(error for part in self.parts for error in part.needed)
+        return tuple(chain.from_iterable(part.needed for part in self.parts))
 
 
 def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
@@ -111,14 +112,12 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
     # A custom name takes the place of ``nvidia``; one of the other two only chooses the default.
     chosen = options.runtime_name
     names = STANDARD_NAMES if chosen in STANDARD_NAMES else (chosen, *STANDARD_NAMES[1:])
-    return tuple(
-        RuntimeEntry(
-            name,
-            options.layout.toolkit / f"nvidia-container-runtime{mode}",
-            default=options.set_as_default and name == chosen,
-        )
-        for name, mode in zip(names, MODES, strict=True)
-    )
+    entries = []
+    for name, mode in zip(names, MODES, strict=True):
+        binary = options.layout.toolkit / f"nvidia-container-runtime{mode}"
+        is_default = options.set_as_default and name == chosen
+        entries.append(RuntimeEntry(name, binary, default=is_default))
+    return tuple(entries)
 
 
 def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
@@ -143,7 +142,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
                 installs.append(engine_plan.make_install(request, accepted))
             except InstallerError as error:
                 refused[engine.name] = error
-    engines = [engine_plan.install_engine(install) for install in installs]
+    engines = list(map(engine_plan.install_engine, installs))
 
     low_level = options.low_level or _find_low_level(installs, facts, options)
     payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=mode.by_cdi))
@@ -180,21 +179,30 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
 def _find_low_level(installs: Sequence[EngineInstall], facts: Facts, options: Options) -> tuple[str, ...]:
     """Return the low-level runtimes that our runtimes wrap: paths first, then the names of programs."""
     held = facts.held
-    words = [word for install in installs for word in install.accepted.candidate.proposal.low_level]
+    words: list[str] = []
+    for install in installs:
+        words += install.accepted.candidate.proposal.low_level
     # Containers may run on the toolkit: it goes on to wrap the same runtimes until another engine joins.
     config = facts.toolkit.config
     if installs and held.toolkit is not None:
         config = held.toolkit.rendered
-    joins = any(
-        install.accepted.candidate.writes and held.engine(install.engine.name) is None for install in installs
-    )
+    joins = False
+    for install in installs:
+        is_new = held.engine(install.engine.name) is None
+        joins = joins or (is_new and bool(install.accepted.candidate.writes))
     if not joins:
         with suppress(InstallerError):  # a config that is no TOML is written anew
             words = [*toolkit_runtimes(config or "")] or words
     # Our runtime may not wrap a program of ours, whatever its name.
-    words = [word for word in dict.fromkeys(words) if not leads_into(facts, word, options.layout)]
-    paths = [word for word in words if word.startswith("/")]
-    names = [word for word in words if not word.startswith("/")]
+    paths = []
+    names = []
+    for word in dict.fromkeys(words):
+        if leads_into(facts, word, options.layout):
+            continue
+        if word.startswith("/"):
+            paths.append(word)
+        else:
+            names.append(word)
     return (*paths, *names) or ("runc", "crun")
 
 
@@ -209,16 +217,23 @@ def _sum_install(
     final = replace(
         final_rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
     )
-    steps = [step for part in parts for step in part.steps]
-    pending = {install.engine.name: install.postponed for install in installs if install.postponed}
-    earlier = [write for install in installs for write in _find_earlier_writes(install)]
+    steps = list(chain.from_iterable(part.steps for part in parts))
+    pending: dict[str, NotYetError] = {}
+    unproven: list[str] = []
+    earlier: list[WriteConfig] = []
+    for install in installs:
+        if install.postponed:
+            pending[install.engine.name] = install.postponed
+        if install.is_unproven:
+            unproven.append(install.engine.name)
+        earlier += _find_earlier_writes(install)
     plan = Plan(
         parts=parts,
         in_progress=rows.in_progress(held, final, steps),
         final=final,
         engines={each.name: each for each in facts.engines},
         digest=_digest(facts, options, final_rows.toolkit),
-        unproven=tuple(install.engine.name for install in installs if install.is_unproven),
+        unproven=tuple(unproven),
         seen=facts.digests,
         release=require(facts.payload).version,
         pending=pending,
@@ -250,8 +265,10 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
     """
     engines = []
     for each in facts.engines:
-        files = [without_us(path, facts) for path in each.files]
-        texts = [file.digest if file else "" for file in files]
+        texts = []
+        for path in each.files:
+            file = without_us(path, facts)
+            texts.append(file.digest if file else "")
         serves: tuple[object, ...] = ()
         # dockerd keeps what a failed attempt loaded: what it serves tells nothing.
         if each.serving is not None and not each.spec.reads_config_on_signal:
@@ -295,8 +312,10 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
         if names:
             remedy = "stop them first, or do without the OCI hook" if is_hooked else renamed
         for name, binary in row.runtimes.items():
-            running = facts.containers.running
-            used = [each for each in running if each.engine == row.name and each.binary == binary]
+            used = []
+            for container in facts.containers.running:
+                if container.engine == row.name and container.binary == binary:
+                    used.append(container)
             if used and (name not in names or is_hooked):
                 title = ENGINES[row.name].title
                 problem = f"remove the runtime {name} from {title} (it runs {names_of(used)})"
@@ -308,10 +327,13 @@ def _make_directories(facts: Facts, parts: Iterable[Part]) -> Part:
 
     A directory in which no file can be written is an obstacle.
     """
-    steps = [step for part in parts for step in part.steps]
-    written = {step.path for step in steps if isinstance(step, WriteConfig | WriteSpecification)}
+    written: set[PurePosixPath] = set()
+    for step in chain.from_iterable(part.steps for part in parts):
+        if isinstance(step, WriteConfig | WriteSpecification):
+            written.add(step.path)
     paths = written | {facts.targets[path] for path in written & facts.targets.keys()}
-    missing = {parent for path in paths for parent in path.parents} & facts.missing
+    above = set(chain.from_iterable(path.parents for path in paths))
+    missing = above & facts.missing
     made = sorted(missing, key=lambda path: len(path.parts))
     planned: list[tuple[Step, str]] = []
     for directory in made:
@@ -339,7 +361,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         engines.append(make_part(name_part(row.name), undo_engine))
     references = make_part("references", lambda: _find_references(facts, engines, options))
     first = (*engines, references, _check_undo(facts, options))
-    needed = [error for part in first for error in part.needed]
+    needed = list(chain.from_iterable(part.needed for part in first))
     running = facts.containers.running
     stays = bool(running or needed)
 
@@ -373,16 +395,18 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     held = facts.held
     running = facts.containers.running
     final_rows = sum_rows(parts)
-    steps = [step for part in parts for step in part.steps]
+    steps = list(chain.from_iterable(part.steps for part in parts))
     in_progress = held
     if steps:
-        configs = {row.path: row for part in parts for row in part.in_progress}
+        in_progress_rows = chain.from_iterable(part.in_progress for part in parts)
+        configs = {row.path: row for row in in_progress_rows}
         known = tuple(rows.add_known_texts(configs.values(), steps))
         in_progress = replace(held, configs=known, directories=final_rows.directories, finished=False)
 
     final = None
     if stays:
-        problem = next((error.problem for part in parts for error in part.needed), "")
+        needed = list(chain.from_iterable(part.needed for part in parts))
+        problem = needed[0].problem if needed else ""
         if running:
             problem = f"undo everything (our runtime runs {names_of(running)})"
         final = replace(
@@ -415,7 +439,7 @@ def _find_references(facts: Facts, engines: Sequence[Part], options: Options) ->
         needed += (InstallerError(problem, remedy="run uninstall", code="undo-killed"),)
     rows: list[EngineRow] = []
     if needed:
-        kept = {row.name for part in engines for row in part.rows.engines}
+        kept = {row.name for row in chain.from_iterable(part.rows.engines for part in engines)}
         rows = [replace(row, config=None) for row in facts.held.engines if row.name not in kept]
     return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
 
