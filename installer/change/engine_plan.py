@@ -109,6 +109,8 @@ def install_engine(install: EngineInstall) -> Part:
     notes += next_start.explain_stale_state(engine, facts, request.entries)
     if accepted.restart.is_wanted:
         notes += next_start.explain_edited_inputs(engine)
+        if accepted.restart.when is When.NOW:
+            notes += next_start.explain_fresh_edits(engine, facts)
         notes += next_start.explain_changes(engine, accepted.after, facts, ours)
     pending = install.postponed or row.pending
     if pending:

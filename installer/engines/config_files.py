@@ -1,5 +1,6 @@
 """The configs of an engine: its root file, its drop-ins, what they import; which are written, and how."""
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from errno import ENOTDIR, EROFS
@@ -10,6 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.engines.config_edits import texts_alone, tree_of
+from installer.engines.next_start import FRESH_S
 from installer.engines.startup import WILDCARDS, path_of, value_of
 from installer.errors import InstallerError, NotBegunError, Option, Remedy
 from installer.host.files import READ_ONLY, Host, is_read_only
@@ -78,10 +80,12 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         pattern = spec.find_own_import(own)
         if pattern is not None:
             taken.update(_matching(host, pattern))
+    changed = tuple(_find_changed(host, engine, beside))
     return replace(
         engine,
         files=(engine.config, *sorted(beside - {engine.config})),
-        changed=tuple(_find_changed(host, engine, beside)),
+        changed=changed,
+        fresh=tuple(_find_fresh(host, (*changed, *engine.edited_inputs))),
         dormant=frozenset(taken - named - {own}),
         unreadable=frozenset(path for path in named if _is_unreadable(host, path)),
         gone=frozenset(_find_gone(host, engine, beside)),
@@ -126,6 +130,14 @@ def digest_at(host: Host, path: PurePosixPath) -> str:
         file = host.read(path)
         return file.digest if file is not None else ""
     return ""
+
+
+def _find_fresh(host: Host, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
+    """Yield the files that were changed less than ``FRESH_S`` ago."""
+    now_s = time.time()
+    for path in paths:
+        if 0 <= now_s - host.changed_s(path) < FRESH_S:
+            yield path
 
 
 def with_readable_configs(host: Host, engine: EngineState) -> EngineState:

@@ -5,7 +5,7 @@ yields what a restart may not bring about, ``list_notes`` what the owner is told
 the engine's own program printed for the texts of the next start.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -31,9 +31,10 @@ from installer.model.engine import (
     RuntimeEntry,
     is_ours,
 )
-from installer.model.facts import Facts
+from installer.model.facts import Facts, Record
 from installer.model.files import File
 
+FRESH_S: Final = 30.0  # after an edit, for whoever restarts the engine because of it
 FIRST_MERGING: Final = 2  # the first release of containerd whose dump has another schema
 LAST_SCHEMA_OF_1: Final = 2
 # Of daemon.json, besides runtimes and the default, which are compared with what dockerd has in force.
@@ -302,6 +303,36 @@ def explain_edited_inputs(engine: EngineState) -> Iterator[str]:
     if engine.edited_inputs:
         paths = ", ".join(map(str, engine.edited_inputs))
         yield f"the restart of {engine.title} brings into force what was changed after its start in {paths}"
+
+
+def list_fresh_edits(
+    engine: EngineState, record: Record, digests: Mapping[PurePosixPath, str]
+) -> Iterator[PurePosixPath]:
+    """Yield the configs that others have changed after an engine's start, and seconds ago.
+
+    Whoever did that may be about to restart the engine. An engine that is not restarted has none.
+
+    Args:
+        engine: the engine.
+        record: the content of the ledger, with the texts that are ours.
+        digests: the digest of each config.
+    """
+    if not engine.spec.is_restarted:
+        return
+    for path in engine.fresh:
+        row = record.config(path)
+        if row is None or digests.get(path) not in row.ours:
+            yield path
+
+
+def explain_fresh_edits(engine: EngineState, facts: Facts) -> Iterator[str]:
+    """Yield that an install waits for the restart by those who have just edited an engine's configs."""
+    paths = ", ".join(map(str, list_fresh_edits(engine, facts.held, facts.digests)))
+    if paths:
+        yield (
+            f"{paths} was changed less than {FRESH_S:g} s ago: before its restart of {engine.title} an "
+            f"install waits up to {FRESH_S:g} s for a restart by whoever changed that"
+        )
 
 
 def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:

@@ -39,6 +39,7 @@ from installer.lifecycle.check import (
     take_fingerprint,
     wait_for_owner,
 )
+from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
@@ -186,7 +187,7 @@ def first_install(options: Options, reason: str = "") -> int:
         before = take_fingerprint(_work(host, options, ledger))
         try:
             with internal_errors():
-                plan = _find_plan(host, options, ledger)
+                plan = _find_plan(host, options, ledger, awaits_others=not asked)
                 begun = True
                 plan = _carry_out_install(host, options, ledger, plan)
                 installed = True
@@ -285,8 +286,17 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
     return _carry_out_install(host, options, ledger, plan)
 
 
-def _find_plan(host: Host, options: Options, ledger: Ledger, *, patience_s: float = 0.0) -> Plan:
-    """Return the plan of an install; wait ``patience_s`` seconds for postponed restarts to become possible.
+def _find_plan(
+    host: Host, options: Options, ledger: Ledger, *, patience_s: float = 0.0, awaits_others: bool = True
+) -> Plan:
+    """Return the plan of an install as it is after all waits.
+
+    Args:
+        host: the node.
+        options: the options.
+        ledger: the ledger.
+        patience_s: how long to wait for postponed restarts to become possible.
+        awaits_others: wait once for others who have just edited a config, and may restart the engine.
 
     Raises:
         InstallerError: the install is refused, and nothing was changed.
@@ -298,6 +308,10 @@ def _find_plan(host: Host, options: Options, ledger: Ledger, *, patience_s: floa
         supervision.raise_if_stopped()
         time.sleep(1)
         plan = _plan(host, options, ledger)
+    edits = find_fresh_edits(plan, ledger.held)
+    if awaits_others and edits:
+        await_restart(host, plan, edits, options.timeout_s)
+        plan = _plan(host, options, ledger, options.timeout_s)
     return plan
 
 

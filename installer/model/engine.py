@@ -737,6 +737,7 @@ class EngineState(Struct, frozen=True):
     rendered: File | None = None  # the config that the engine generated at its start, if it generates one
     not_restarted: InstallerError | None = None  # the reason for which we must not restart the engine
     changed: tuple[PurePosixPath, ...] = ()  # configs that were changed after the start
+    fresh: tuple[PurePosixPath, ...] = ()  # configs and inputs that were changed after the start, seconds ago
     replaced: bool = False  # the program was replaced after the start
     places_by_files: frozenset[str] = frozenset()  # places that only the configs set for the next start
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # the PATHs of this start and of the next

@@ -116,3 +116,46 @@ def test_a_node_that_serves_its_last_install_stays_ready_while_the_next_one_wait
         process.terminate()
         assert process.wait() == 0, process.log
     assert served(node)[0] == {"runc"}
+
+
+@pytest.mark.parametrize("verb", ["install", "run"])
+def test_an_install_waits_for_the_restart_of_who_has_just_edited_a_config(
+    containerd_node: Node, verb: str
+) -> None:
+    node = containerd_node
+    count = starts(node)
+    node.write(CONTAINERD, f"{node.read(CONTAINERD)}\n{kata(node)}")
+
+    plan = node.installer("plan", *SOURCE)
+    process = node.start_installer(verb, *SOURCE)
+    process.wait_for('"waiting for a restart by others"')
+    node.restart_engine()
+    began = time.monotonic()
+    process.wait_for('"installed"')
+
+    assert time.monotonic() - began < GOES_ON_S
+    assert f"{CONTAINERD} was changed less than 30 s ago" in plan.stdout
+    assert served(node)[0] == OURS | {"runc", "kata"}
+    assert starts(node) == count + 2
+    process.terminate()
+    process.wait()
+
+
+def test_an_edit_that_nobody_restarts_for_is_waited_for_once_and_an_undo_does_not_wait(
+    containerd_node: Node,
+) -> None:
+    node = containerd_node
+    node.write(CONTAINERD, f"{node.read(CONTAINERD)}\n{kata(node)}")
+    began = time.monotonic()
+    done = node.installer("install", *SOURCE, check=True)
+    took_s = time.monotonic() - began
+    again = node.installer("install", *SOURCE, check=True)
+    text = node.read(CONTAINERD)
+    node.write(CONTAINERD, f"{text}\n# edited\n")
+    began = time.monotonic()
+    node.installer("uninstall", check=True)
+
+    assert time.monotonic() - began < GOES_ON_S
+    assert done.stderr.count('"waiting for a restart by others"') == 1
+    assert took_s < 30 + GOES_ON_S
+    assert "waiting for a restart" not in again.stderr
