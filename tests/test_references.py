@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.site import CONFIG_TOML, CONTAINERD, CRIO, DAEMON_JSON, TOOLKIT, Site, sentence
+from tests.support.site import CONFIG_TOML, CONTAINERD, CRIO, DAEMON_JSON, PROJECT, TOOLKIT, Site, sentence
 from tests.support.stand_in import CONFIGS
 
 PROGRAM = f"/{TOOLKIT}/nvidia-container-runtime"
@@ -309,4 +310,33 @@ def test_only_what_a_file_names_since_our_install_keeps_the_toolkit(
     site.uninstall()
 
     assert json.loads(site.read(DAEMON_JSON)) == json.loads(before)
+    assert not (site.root / TOOLKIT).exists()
+
+
+# The look at all processes ends at once, as it does after two seconds where a user runs very many.
+OUT_OF_TIME = """
+import runpy, sys
+from installer.host import processes
+processes.LOOK_S = -1.0
+sys.argv = ["installer", *sys.argv[1:]]
+runpy.run_module("installer", run_name="__main__")
+"""
+
+
+def test_an_undo_that_cannot_look_at_all_processes_keeps_the_toolkit(installed: Site) -> None:
+    site = installed
+    site.write("proc/7/status", "Name:\tx\nUid:\t1000\t1000\t1000\t1000\n")
+    python, _, _, *words = site.command("uninstall")
+
+    done = subprocess.run(
+        [python, "-c", OUT_OF_TIME, *words], capture_output=True, text=True, check=False, cwd=PROJECT
+    )
+
+    assert done.returncode == 4, done.stderr
+    said = json.loads(done.stderr.splitlines()[-1])
+    assert said["code"] == "toolkit-needed"
+    assert "not all processes can be looked at" in said["problem"]
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    assert TOOLKIT not in site.read(DAEMON_JSON)
+    site.uninstall()
     assert not (site.root / TOOLKIT).exists()

@@ -41,7 +41,15 @@ from installer.engines.startup import flags_of, path_of, unit_obstacles, value_o
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
 from installer.host.files import Host, entries, is_file, text
-from installer.host.processes import PROC, HostProcess, list_root_processes, read_command_line, unit_of
+from installer.host.processes import (
+    LOOK_S,
+    PROC,
+    HostProcess,
+    UnfinishedError,
+    list_root_processes,
+    read_command_line,
+    unit_of,
+)
 from installer.host.trees import digests_below, sums_of
 from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import (
@@ -84,6 +92,7 @@ CONMON: Final = "conmon"  # holds a container of Podman or CRI-O
 SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
 # The keys by which configs of Docker, containerd and CRI-O name more places; their case does not count.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
+RUNTIME: Final = "nvidia-container-runtime"
 MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime(?:-hook)?["'.]""")
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
@@ -193,11 +202,28 @@ class Node(Struct, frozen=True):
         """Yield the places that name the toolkit or its device nodes, except the engines of the ledger."""
         nodes = [str(node.path) for node in self.record.nodes]
         places = (*list_places(self.host, self.options.layout), *nodes)
-        for path in islice(self._list_texts(), MOST_FILES):
+        texts = self._list_texts()
+        for path in islice(texts, MOST_FILES):
             for named in dict.fromkeys(find_paths(text(self.host, path), places)):
                 yield Reference(f"{path} names", str(named))
-        yield from self._search_engines()
+        unread = next(texts, None)
+        if unread is not None:
+            yield self._refer_unseen(
+                f"only {MOST_FILES} files are searched, and {unread}, which is not, may name",
+                f"remove files that are not needed from {unread.parent}",
+            )
+        try:
+            yield from self._search_engines()
+        except UnfinishedError:
+            yield self._refer_unseen(
+                f"not all processes can be looked at within {LOOK_S:g} s, and one of the others may start",
+                "see who runs so many with ps -e --no-headers -o user | sort | uniq -c, and end these",
+            )
         yield from self._search_path()
+
+    def _refer_unseen(self, how: str, remedy: str) -> Reference:
+        """Return a reference by what could not be looked at: the toolkit stays, for that may need it."""
+        return Reference(how, str(self.options.layout.toolkit / RUNTIME), remedy)
 
     def follow_links(
         self, references: Collection[Reference]

@@ -331,8 +331,16 @@ def can_see_host(host: Host) -> bool:
     return False
 
 
+class UnfinishedError(Exception):
+    """Not all processes could be looked at in time: what the others run is not known."""
+
+
 def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostProcess]:
-    """Yield root's processes without kernel threads; ``unread`` adds processes with an unreadable program."""
+    """Yield root's processes without kernel threads; ``unread`` adds processes with an unreadable program.
+
+    Raises:
+        UnfinishedError: there are more processes than can be looked at within ``LOOK_S``.
+    """
     proc = host.local_path(PROC)
     init = _link(proc / "1/ns/mnt")
     for process in _list_of_root(proc):
@@ -384,20 +392,29 @@ def program_holds(host: Host, pid: int, mark: bytes) -> bool:
 
 
 def inotify_instances(host: Host) -> int:
-    """Return the number of inotify instances of root's processes, which share one limit."""
+    """Return the number of inotify instances of root's processes, which share one limit.
+
+    Where there are too many processes, those of the first ones are counted.
+    """
     count = 0
-    for process in _list_of_root(host.local_path(PROC)):
-        count += sum(file == INOTIFY for file in list_open_files(process))
+    with suppress(UnfinishedError):
+        for process in _list_of_root(host.local_path(PROC)):
+            count += sum(file == INOTIFY for file in list_open_files(process))
     return count
 
 
 def _list_of_root(proc: Path) -> Iterator[Path]:
+    """Yield root's processes; raise UnfinishedError where that takes more than ``LOOK_S``."""
     deadline = time.monotonic() + LOOK_S
+    trusted = trusted_uids()
     for pid in list_pids(proc):
         if time.monotonic() > deadline:
-            return
-        if is_roots(pid, proc):
-            yield proc / str(pid)
+            raise UnfinishedError
+        process = proc / str(pid)
+        # Other users may run any number of processes: their owner costs a third of their status.
+        with suppress(OSError):  # it ended meanwhile
+            if process.stat().st_uid in trusted and is_roots(pid, proc):
+                yield process
 
 
 def is_written_by_root(host: Host, path: PurePosixPath) -> bool:

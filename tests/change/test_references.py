@@ -7,8 +7,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from installer.change import observe
 from installer.change.observe import Node
 from installer.engines import ENGINES
+from installer.host import processes
 from installer.host.files import Host
 from installer.model.engine import EngineState
 from installer.model.facts import DeviceNode, Record, Reference
@@ -189,6 +191,41 @@ def test_a_container_that_podman_runs_on_ours_is_told(
     found = node(Host.under(PurePosixPath(root))).find_references()
 
     assert [each.how for each in found if each.program == str(PROGRAM)] == told
+
+
+def test_processes_that_cannot_be_looked_at_in_time_may_need_the_toolkit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "LOOK_S", -1.0)
+
+    (found,) = node(Host.under(PurePosixPath(root))).find_references()
+
+    assert found.program == str(PROGRAM)
+    assert found.how.startswith("not all processes can be looked at")
+
+
+def test_processes_of_other_users_are_passed_over_without_their_status(root: Path) -> None:
+    """Anyone may run ten thousands: what is read of each decides how many can be looked at in time."""
+    status = root / "proc/40/status"
+    put(root, {"proc/40/status": "Name:\tx\nUid:\t0\t0\t0\t0\n", "proc/40/comm": "dockerd\n"})
+    os.utime(status, (0, 0))
+    os.chown(status.parent, 65534, 65534)
+
+    assert len(beside(root)) == 2
+
+    assert status.stat().st_atime == 0
+
+
+def test_files_beyond_the_most_that_are_read_may_need_the_toolkit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "MOST_FILES", 2)
+    host = put(tmp_path, {f"etc/containerd/conf.d/{number}.toml": "" for number in range(3)})
+
+    (found,) = node(host).find_references()
+
+    assert found.program == str(PROGRAM)
+    assert "only 2 files" in found.how
 
 
 def test_no_engine_beside_ours_is_spoken_to(root: Path) -> None:

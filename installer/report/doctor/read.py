@@ -31,6 +31,7 @@ from installer.host.kernel import character_devices, kernel_log
 from installer.host.locks import is_pidfile_locked
 from installer.host.processes import (
     HostProcess,
+    UnfinishedError,
     can_see_host,
     inotify_instances,
     is_written_by_root,
@@ -105,7 +106,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         line = Line("status", str(error), good=False)
         installation = Installation(record=None, last_check=None, files=(line,), lines=())
     record = installation.record or Record()
-    processes = tuple(list_root_processes(host, unread=True))
+    processes, sees_all = _list_processes(host)
     toolkits = tuple(read_toolkits(host, options))
     node_system = _read_system(host, processes, record, options)
 
@@ -145,7 +146,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         engine_units=engine_units,
         system=node_system,
         run_waits=is_pidfile_locked(host.local_path(options.pid_file)),
-        sees_host=can_see_host(host),
+        sees_host=sees_all and can_see_host(host),
     )
 
 
@@ -157,6 +158,17 @@ def _add_sockets(options: Options, record: Record) -> Options:
         if named is None or not named.socket:
             places[row.name] = Places(socket=row.socket)
     return replace(options, places=places)
+
+
+def _list_processes(host: Host) -> tuple[tuple[HostProcess, ...], bool]:
+    """Return root's processes, and whether these are all: too many are not looked at."""
+    processes: list[HostProcess] = []
+    try:
+        for process in list_root_processes(host, unread=True):
+            processes.append(process)  # noqa: PERF402 - those before the error count
+    except UnfinishedError:
+        return tuple(processes), False
+    return tuple(processes), True
 
 
 def _choose_driver_root(host: Host, options: Options, toolkits: tuple[model.Toolkit, ...]) -> PurePosixPath:
