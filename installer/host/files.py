@@ -38,7 +38,12 @@ T = TypeVar("T")
 
 MOST_BYTES: Final = 16 << 20  # of a file; any user may have written it
 PIPE_BYTES: Final = 64 << 10
-KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
+KINDS: Final = {
+    stat.S_IFREG: Kind.FILE,
+    stat.S_IFDIR: Kind.DIRECTORY,
+    stat.S_IFLNK: Kind.LINK,
+    stat.S_IFIFO: Kind.FIFO,
+}
 READ_ONLY: Final = "read-only"
 NOEXEC: Final = "noexec"
 

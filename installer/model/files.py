@@ -69,6 +69,7 @@ class Kind(StrEnum):
     FILE = "file"
     DIRECTORY = "directory"
     LINK = "link"
+    FIFO = "fifo"
     OTHER = "other"
 
 

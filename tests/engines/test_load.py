@@ -256,6 +256,37 @@ def _serves(node: Node, cri: Cri) -> bool:
     return False
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("pipe", ["/etc/cdi/x.json", "/var/run/cdi/x.yaml", "/etc/cni/net.d/10-x.conflist"])
+def test_no_restart_of_ours_waits_for_ever_at_a_fifo(containerd_node: Node, cri: Cri, pipe: str) -> None:
+    node, usual = containerd_node, containerd_node.read(CONTAINERD)
+    if node.containerd_version.startswith("1.6") and "cdi" in pipe:  # which has no CDI
+        return
+    usual = _spell(node, usual, {"R|enable_cdi": True})
+    node.write(CONTAINERD, usual)
+    node.restart_engine()
+    node.installer("install", *SOURCE, check=True)
+    waiting = Waiting(node, cri)
+    node.run(["sh", "-c", f"mkdir -p {pipe.rpartition('/')[0]} && mkfifo {pipe}"])
+    words = f"its CRI would not load: {pipe} is a FIFO"
+
+    status = node.installer("status")
+    undone = node.installer("uninstall")
+
+    assert status.returncode == 1
+    assert words in re.sub(r"\s+", " ", status.stdout)
+    assert undone.returncode == 4
+    assert words in sentence(undone.stderr)
+    assert f"remove {pipe}" in sentence(undone.stderr)
+    waiting.lives()
+    node.run(["rm", pipe])
+    node.installer("uninstall", check=True)
+    assert node.read(CONTAINERD) == usual
+    node.run(["mkfifo", pipe])
+    Waiting(node, cri).refuses("install", words)
+    assert not _serves(node, cri), "containerd itself does wait there"
+
+
 @pytest.mark.night
 def test_what_containerd_does_not_load_is_refused_and_nothing_else(containerd_node: Node, cri: Cri) -> None:
     node, usual = containerd_node, containerd_node.read(CONTAINERD)

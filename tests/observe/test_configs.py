@@ -1,6 +1,7 @@
 """Which configs an engine reads, what among them keeps it from starting, and where it would not read ours."""
 
 import os
+import stat
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -36,7 +37,7 @@ def root(tmp_path: Path) -> Path:
     put(tmp_path, {CONTAINERD.config: imports, IMPORTED.with_name("site.toml"): "oom_score = -900\n"})
     put(tmp_path, {DROPPED / "below/site": "[crio]\n"})
     (tmp_path / "dev").mkdir()
-    os.mkfifo(tmp_path / "dev/null")  # a device takes root to make
+    os.mknod(tmp_path / "dev/null", stat.S_IFSOCK)  # a device takes root to make
     return tmp_path
 
 

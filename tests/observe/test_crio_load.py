@@ -1,6 +1,7 @@
 """What a real CRI-O refused at a start, and what it took: the load check says the same of each."""
 
 import json
+import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -197,6 +198,16 @@ def test_the_load_check_knows_profiles_and_classes_of_the_kernel(
 )
 def test_the_load_check_names_where_the_mistake_is(tmp_path: Path, name: str, reason: str) -> None:
     assert reason in find_broken(tmp_path, RECORDED[name])
+
+
+@pytest.mark.parametrize(("text", "refused"), [("", True), ("[crio.runtime]\ncdi_spec_dirs = []\n", False)])
+def test_a_fifo_among_the_specifications_of_cdi_is_told(tmp_path: Path, text: str, *, refused: bool) -> None:
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    os.mkfifo(tmp_path / "etc/cdi/x.json")
+
+    broken = find_broken(tmp_path, {"kind": "drop-in", "text": text})
+
+    assert ("/etc/cdi/x.json is a FIFO" in broken) == refused
 
 
 def test_what_is_printed_as_a_comment_is_a_default() -> None:

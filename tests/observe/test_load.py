@@ -1,5 +1,6 @@
 """What containerd would not load, as its texts tell where its own program cannot be asked."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -33,6 +34,8 @@ class Disk:
         here = self._at(path)
         if here.is_dir():
             return Kind.DIRECTORY
+        if here.is_fifo():
+            return Kind.FIFO
         return Kind.FILE if here.is_file() else Kind.ABSENT
 
     def read(self, path: PurePosixPath) -> File | None:
@@ -160,3 +163,33 @@ def test_a_snapshotter_that_does_not_answer_keeps_cri_from_starting_containers(
 
     start = "its CRI could start no container: the snapshotter nydus of {} does not answer on {}; {}"
     assert found == [start.format(CONFIG, "/run/nydus.sock", each) for each in said]
+
+
+@pytest.mark.parametrize(
+    ("pipe", "text", "version", "refused"),
+    [
+        ("etc/cdi/x.json", "", (2, 1), True),
+        ("var/run/cdi/x.yaml", "", (2, 1), True),
+        ("etc/cdi/x.yml", "", (2, 1), False),
+        ("etc/cdi/x.json", f"[{RUNTIME}]\nenable_cdi = false", (2, 1), False),
+        ("etc/cdi/x.json", f"[{RUNTIME}]\ncdi_spec_dirs = ['/srv/cdi']", (2, 1), False),
+        ("srv/cdi/x.json", f"[{RUNTIME}]\ncdi_spec_dirs = ['/srv/cdi']", (2, 1), True),
+        ("etc/cdi/x.json", "", (1, 7), False),
+        ("etc/cdi/x.json", f"[{OLD}]\nenable_cdi = true", (1, 7), True),
+        ("etc/cdi/x.json", f"[{OLD}]\nenable_cdi = true", (1, 6), False),
+        ("etc/cni/net.d/10-x.conflist", "", (1, 6), True),
+        ("etc/cni/net.d/10-x", "", (1, 6), False),
+        ("srv/spec", f"[{RUNTIME}.containerd.runtimes.a]\nbase_runtime_spec = '/srv/spec'", (2, 1), True),
+    ],
+)
+def test_a_fifo_at_which_containerd_would_wait_is_told(
+    tmp_path: Path, pipe: str, text: str, version: Version, *, refused: bool
+) -> None:
+    (tmp_path / pipe).parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / pipe)
+    schema = 2 if version < (2,) else 3
+
+    found = told(Disk(tmp_path), {CONFIG: f"version = {schema}\n{text}\n"}, version)
+
+    assert len(found) == refused
+    assert all(f"/{pipe}" in each for each in found)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from installer.config_text import Key, Tree, Value, value_at
 from installer.engines.containerd.effective import (
+    CDI,
     DEFAULT,
     IMAGES_PLUGIN,
     OLD_TABLE,
@@ -24,6 +25,7 @@ from installer.engines.containerd.effective import (
     merge,
     parse_dump,
 )
+from installer.engines.pipes import CDI_DIRECTORIES, find_cdi_pipes, is_pipe, list_names, make_error
 from installer.errors import InstallerError
 from installer.model.engine import LoadError, LoadInput, Version, is_ours
 from installer.model.files import Kind
@@ -82,6 +84,9 @@ NEEDED_PLUGINS: Final[Mapping[tuple[Version, Version], tuple[str, ...]]] = {
         "io.containerd.shim.v1.manager",
     ),
 }
+CDI_SINCE: Final = (1, 7)
+CNI_DIRECTORY: Final = "/etc/cni/net.d"
+CNI_SUFFIXES: Final = frozenset((".conf", ".conflist", ".json"))
 USUAL_BIN_DIRS: Final = (["/opt/cni/bin"], ["/usr/lib/cni"])
 LOG_LEVELS: Final = frozenset(("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic"))
 LOG_FORMATS: Final = frozenset(("", "text", "json"))
@@ -272,7 +277,7 @@ def _find_flaw_of_spec(loading: _Loading, spec: str) -> str:
         kind = host.kind(path)
         if kind is Kind.ABSENT:
             return "which is not there"
-        if kind is Kind.DIRECTORY:
+        if kind in {Kind.DIRECTORY, Kind.FIFO}:
             return "which is no regular file"
         if kind is not Kind.FILE:
             return ""
@@ -574,6 +579,27 @@ def _is_bad_address(text: str) -> bool:
     return port is None or (port[1].isdigit() and int(port[1]) > LAST_PORT)
 
 
+def _find_pipes(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the FIFOs at which CRI would wait while it loads: in the directories of CDI, and for CNI."""
+    host = loading.given.host
+    is_on = loading.cri.get(CDI)
+    version = loading.given.state.version
+    if not isinstance(is_on, bool):
+        is_on = loading.is_new
+    if is_on and (version is None or version >= CDI_SINCE):
+        directories = loading.cri.get("cdi_spec_dirs")
+        if not isinstance(directories, list):
+            directories = [*CDI_DIRECTORIES]
+        yield from find_cdi_pipes(host, map(str, directories), CRI_STAYS_AWAY)
+
+    directory = PurePosixPath(str(_table(loading.cri, "cni").get("conf_dir") or CNI_DIRECTORY))
+    configs = [directory / name for name in list_names(host, directory)]
+    configs = [path for path in configs if path.suffix in CNI_SUFFIXES]
+    # CRI reads them in this order, and may stop at the first network.
+    if configs and is_pipe(host, configs[0]):
+        yield make_error(configs[0], CRI_STAYS_AWAY)
+
+
 _RULES: Final = (
     _find_registry_conflicts,
     _find_missing_specs,
@@ -586,6 +612,7 @@ _RULES: Final = (
     _find_disabled_plugins,
     _find_bad_nri,
     _find_bad_server,
+    _find_pipes,
 )
 
 

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.config_text import Key, Tree
+from installer.config_text import Key, Tree, value_at
 from installer.engines.crio.next_start import RUNTIMES, NextStart
+from installer.engines.pipes import CDI_DIRECTORIES, find_cdi_pipes
 from installer.errors import InstallerError
 from installer.model.engine import LoadError, LoadInput, Version, is_ours
 from installer.model.files import Kind
@@ -94,6 +95,7 @@ def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
         _find_bad_profiles,
         _find_bad_registries,
         _find_bad_hooks,
+        _find_pipes,
     ):
         yield from find(start)
 
@@ -424,6 +426,15 @@ def _find_bad_hooks(start: NextStart) -> Iterator[LoadError]:
             for name in sorted(start.host.names(place)):
                 if name.endswith(".json") and (flaw := _judge_hook(start, place / name)):
                     yield LoadError(f"the hook {place / name} {flaw}", f"correct or remove {place / name}")
+
+
+def _find_pipes(start: NextStart) -> Iterator[LoadError]:
+    """Yield the FIFOs in the directories of CDI, which CRI-O reads before it serves."""
+    key: Key = ("crio", "runtime", "cdi_spec_dirs")
+    directories: tuple[str, ...] = CDI_DIRECTORIES
+    if isinstance(value_at(start.whole, key), list):  # an empty list switches CDI off
+        directories = start.texts(*key)
+    yield from find_cdi_pipes(start.host, directories, "it would not start")
 
 
 def _judge_hook(start: NextStart, path: PurePosixPath) -> str:
