@@ -46,7 +46,7 @@ from installer.host.processes import (
     PROC,
     HostProcess,
     UnfinishedError,
-    list_root_processes,
+    list_host_processes,
     read_command_line,
     unit_of,
 )
@@ -98,6 +98,9 @@ TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runti
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # The engines by process. Of several with one process the first counts: the others derive from it.
 ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if not engine.config_markers}
+
+
+ENGINE_PROCESSES: Final = frozenset((*ROWS, CONMON))
 
 
 class Node(Struct, frozen=True):
@@ -296,7 +299,7 @@ class Node(Struct, frozen=True):
         Nothing connects to these engines: an engine takes a client of its NRI socket for a plugin.
         """
         host = self.host
-        for process in list_root_processes(host):
+        for process in list_host_processes(host, ENGINE_PROCESSES):
             if process.name == CONMON and process.of_host:
                 yield from _find_podmans_runtime(process.pid, read_command_line(host, process))
             spec = ROWS.get(process.name) or ROWS.get(PurePosixPath(process.program).name)

@@ -31,7 +31,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00
 """Makes a gRPC server (containerd, CRI-O) answer: the connection preface and an empty SETTINGS frame."""
 
 PROC: Final = PurePosixPath("/proc")
-LOOK_S: Final = 2.0  # for all processes together; a node may run ten thousands
+LOOK_S: Final = 2.0  # of our own processor time, for all processes together: a node may run ten thousands
 READ_BYTES: Final = 64 << 20
 DELETED: Final = " (deleted)"
 INOTIFY: Final = "anon_inode:inotify"
@@ -39,6 +39,8 @@ _PROC = Path("/proc")
 _MONITORS = ("containerd-shim", "conmon")  # the beginning of comm
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _SERVICE = re.compile(r"(.*/[^/]+\.service)((?:/.*)?)$")
+# Right below the host's own slice: the service of a container's systemd is below that of the container.
+_HOST_SERVICE = re.compile(r"(?:/\.\.)*/system\.slice/(?:[^/]+\.slice/)*[^/]+\.service")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
 
 
@@ -371,6 +373,36 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
         )
 
 
+def list_host_processes(host: Host, names: frozenset[str]) -> Iterator[HostProcess]:
+    """Yield root's processes among the host's files whose name, or whose program's name, is one of ``names``.
+
+    A process that we may not look at is the host's if it is in a service right below system.slice.
+
+    Raises:
+        UnfinishedError: there are more processes than can be looked at within ``LOOK_S``.
+    """
+    proc = host.local_path(PROC)
+    init = _link(proc / "1/ns/mnt")
+    # Whatever is cheap comes first: a tenant may run any number of processes, of any name.
+    for process in _list_owned_by_root(proc):
+        program = _link(process / "exe")
+        if program and _link(process / "ns/mnt") != init:
+            continue
+        try:
+            name = _name(process)
+            if names.isdisjoint((name, PurePosixPath(program.removesuffix(DELETED)).name)):
+                continue
+            if not program and not _HOST_SERVICE.fullmatch(_service_in(read_proc(process / "cgroup"))):
+                continue
+            of_host = not program or (init != "" and _is_roots_alone((process / "exe").stat()))
+        except OSError:  # it ended meanwhile
+            continue
+        pid = int(process.name)
+        if is_roots(pid, proc):
+            is_deleted = program.endswith(DELETED)
+            yield HostProcess(pid, name, program.removesuffix(DELETED), is_deleted, (0, 0), of_host=of_host)
+
+
 def read_command_line(host: Host, process: HostProcess) -> tuple[str, ...]:
     """Return the command line of a process; empty if the process has ended, or the line is too long.
 
@@ -405,15 +437,23 @@ def inotify_instances(host: Host) -> int:
 
 def _list_of_root(proc: Path) -> Iterator[Path]:
     """Yield root's processes; raise UnfinishedError where that takes more than ``LOOK_S``."""
-    deadline = time.monotonic() + LOOK_S
+    for process in _list_owned_by_root(proc):
+        if is_roots(int(process.name), proc):
+            yield process
+
+
+def _list_owned_by_root(proc: Path) -> Iterator[Path]:
+    """Yield the processes whose directory is root's: root's own, and such as nobody may trace."""
+    # What others compute meanwhile does not count: their number alone would decide what is seen.
+    most_s = time.process_time() + LOOK_S
     trusted = trusted_uids()
     for pid in list_pids(proc):
-        if time.monotonic() > deadline:
+        if time.process_time() > most_s:
             raise UnfinishedError
         process = proc / str(pid)
         # Other users may run any number of processes: their owner costs a third of their status.
         with suppress(OSError):  # it ended meanwhile
-            if process.stat().st_uid in trusted and is_roots(pid, proc):
+            if process.stat().st_uid in trusted:
                 yield process
 
 

@@ -216,6 +216,44 @@ def test_processes_of_other_users_are_passed_over_without_their_status(root: Pat
     assert status.stat().st_atime == 0
 
 
+def test_processes_of_a_container_are_passed_over_without_their_status(root: Path) -> None:
+    status = root / "proc/40/status"
+    put(root, {"proc/40/status": "Name:\tx\nUid:\t0\t0\t0\t0\n", "proc/40/comm": "dockerd\n"})
+    (root / "proc/40/exe").symlink_to(root / "opt/dockerd")
+    (root / "proc/40/ns").mkdir()
+    (root / "proc/40/ns/mnt").symlink_to("mnt:[4026540000]")
+    os.utime(status, (0, 0))
+
+    assert len(beside(root)) == 2
+
+    assert status.stat().st_atime == 0
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "told"),
+    [
+        ("/system.slice/other.service", 2),
+        ("/../../../system.slice/other.service", 2),
+        ("/system.slice/docker-a1b2.scope", 0),
+        ("/docker/a1b2/system.slice/other.service", 0),
+        ("/../a1b2/system.slice/other.service", 0),
+        ("/kubepods.slice/a.slice/cri-containerd-a.scope/system.slice/other.service", 0),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/other.service", 0),
+    ],
+)
+def test_an_engine_that_may_not_be_looked_at_is_known_by_its_service(
+    root: Path, cgroup: str, told: int
+) -> None:
+    """In our pod the kernel tells neither the program nor the namespaces of the host's processes."""
+    (root / "proc/50/exe").unlink()
+    (root / "proc/50/ns/mnt").unlink()
+    put(root, {"proc/50/cgroup": f"0::{cgroup}\n"})
+
+    found = [*node(Host.under(PurePosixPath(root))).find_references()]
+
+    assert len(found) == told, found
+
+
 def test_files_beyond_the_most_that_are_read_may_need_the_toolkit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
