@@ -17,6 +17,7 @@ from installer.errors import InstallerError, NotBegunError, Option, Remedy
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES, is_mount_point
 from installer.host.programs import can_be_started
+from installer.host.systemd import UnitStart
 from installer.model.engine import Engine, EngineState
 from installer.model.facts import ConfigRow
 from installer.model.files import PATH, File, Kind
@@ -108,7 +109,7 @@ def _find_drop_in_directory(engine: EngineState) -> PurePosixPath | None:
 
 
 def _find_changed(host: Host, engine: EngineState, beside: set[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Yield the configs that were changed after an engine's start; none if nothing is known of the start."""
+    """Yield the configs that were changed after an engine's start, or after its socket was made."""
     seen = engine.seen_start
     if seen is not None:
         recorded = {PurePosixPath(path) for path in seen.texts}
@@ -116,7 +117,9 @@ def _find_changed(host: Host, engine: EngineState, beside: set[PurePosixPath]) -
             if digest_at(host, path) != seen.texts.get(str(path), ""):
                 yield path
         return
-    since_s = engine.started.began_s if engine.started else None
+    since_s = engine.began_s
+    if since_s is None and engine.serving is not None:
+        since_s = host.changed_s(engine.socket)
     if since_s is None:
         return
     for path in sorted({engine.config, *beside}):
@@ -338,7 +341,7 @@ def _is_among(host: Host, place: PurePosixPath, places: Iterable[PurePosixPath])
 
 def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> bool:
     """Tell whether a config, or the directory of one that went, was changed after an engine's start."""
-    since_s = engine.started.began_s if engine.started else None
+    since_s = engine.began_s
     if since_s is None or not engine.spec.reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
@@ -347,8 +350,24 @@ def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath])
 
 def is_replaced(host: Host, engine: EngineState) -> bool:
     """Tell whether an engine's program was replaced after its start, as far as times tell."""
-    since_s = engine.started.began_s if engine.started else None
-    return since_s is not None and engine.exe is not None and host.changed_s(engine.exe) > since_s + TICK_S
+    return engine.program is not None and _are_younger(host, engine, [engine.program])
+
+
+def is_unit_edited(host: Host, engine: EngineState, unit: UnitStart) -> bool:
+    """Tell whether the files of a unit were changed after an engine's start whose environment is a guess."""
+    if engine.started is None or not engine.started.guessed:
+        return False
+    return _are_younger(host, engine, map(PurePosixPath, (*unit.files, *unit.environment_files)))
+
+
+def _are_younger(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> bool:
+    """Tell whether any of some files was changed after an engine's start, as far as times tell."""
+    since_s = engine.began_s
+    if since_s is None:
+        return False
+    with suppress(InstallerError):  # of a link that others than root could have placed nothing is known
+        return any(host.changed_s(path) > since_s + TICK_S for path in paths)
+    return False
 
 
 def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:

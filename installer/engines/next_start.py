@@ -256,12 +256,15 @@ def explain_changes(
     if engine.spec.reads_config_on_signal:
         return
 
+    its_start = f"the start of {engine.title}"
     if engine.replaced:
-        yield f"{engine.exe} was replaced after the start of {engine.title}: its restart runs the new program"
+        yield f"{engine.program} was replaced after {its_start}: its restart runs the new program"
     settings = [*_find_new_settings(engine)]
     if settings:
         names = ", ".join(settings)
-        yield f"{engine.unit} was changed after the start of {engine.title}: its restart takes up {names}"
+        yield f"{engine.unit} was changed after {its_start}: its restart takes up {names}"
+    elif engine.unit_edited:
+        yield f"{engine.unit} was changed after {its_start}: its restart brings that into force"
     if engine.serving is not None and after is not None and after.rest_digest:
         for name in sorted(after.handlers.keys() - engine.serving.handlers.keys() - {*ours}):
             yield f"the restart of {engine.title} adds the runtime {name}, which others have defined"
@@ -293,6 +296,8 @@ def _find_new_settings(engine: EngineState) -> Iterator[str]:
         for word in later.words:
             if word[:1] == "-" and word not in now.words:
                 yield word.partition("=")[0]
+    if now.guessed:  # the variables of its start are not known
+        return
     for name, value in sorted(later.environment.items()):
         if now.environment.get(name) != value:
             yield name

@@ -20,6 +20,7 @@ from installer.engines.config_files import (
     explain_unread_root,
     is_outdated,
     is_replaced,
+    is_unit_edited,
     with_configs,
     with_drop_in,
     with_places,
@@ -221,7 +222,9 @@ def with_process(host: Host, engine: EngineState, places: Places) -> tuple[Engin
         running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
         engine = replace(engine, unit=next(running, ""))
     unit = systemd.look_at_unit(host, engine.unit)
-    engine = replace(engine, started=read_start(host, engine, unit), invocation=unit.invocation)
+    engine = replace(
+        engine, started=read_start(host, engine, unit), unit_began_s=unit.began_s, invocation=unit.invocation
+    )
     engine = with_places(host, engine, places)
     if engine.serving is None and not (engine.stopped or engine.failed or engine.disabled):
         engine = _explain_silence(host, engine)
@@ -328,6 +331,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         inputs=digest_inputs(host, engine),
         edited_inputs=tuple(list_edited_inputs(host, engine)),
         replaced=is_replaced(host, engine),
+        unit_edited=is_unit_edited(host, engine, unit.start),
     )
     if not engine.spec.is_restarted:
         return engine

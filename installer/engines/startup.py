@@ -122,11 +122,13 @@ def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         return None
 
     environment = _pairs(_strings(process / "environ"))
-    if not environment:  # perhaps the environment of the process may not be read
+    guessed = not environment
+    if guessed:  # the environment of the process may not be read, or it has none
         unit = unit or systemd.look_at_unit(host, engine.unit)
         environment = _pairs(unit.start.environment)
     kept = {name: value for name, value in environment.items() if not name.startswith(OF_PROCESS)}
-    return Started(words[1:], kept, words[0], start_time_of(int(process.name), process.parent))
+    began_s = start_time_of(int(process.name), process.parent)
+    return Started(words[1:], kept, words[0], began_s, guessed)
 
 
 def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Started | None:
@@ -324,8 +326,12 @@ def find_moves(engine: EngineState) -> Iterator[str]:
     """Yield the places of an engine that its unit has changed; places set by files are compared elsewhere."""
     spec = engine.spec
     present_words, later_words = _list_words(engine)
-    if later_words is None:
+    if later_words is None or engine.next_start is None:
         return
+    present_variables: Mapping[str, str] = {}
+    if engine.started is not None and not engine.started.guessed:
+        present_variables = engine.started.environment
+    later_variables = engine.next_start.environment
 
     # The engine itself reports neither of these two places.
     usual = {"config": str(spec.config), "drop-ins": str(spec.drop_ins.directory)}
@@ -336,8 +342,13 @@ def find_moves(engine: EngineState) -> Iterator[str]:
     flags_by_place.update(spec.cmdline.places)
 
     for place, flags in flags_by_place.items():
-        present = value_of(present_words or (), flags)
+        variable = spec.cmdline.variables.get(place, "")
+        present = value_of(present_words or (), flags) or present_variables.get(variable)
         later = value_of(later_words, flags)
+        name = flags[0]
+        if later is None and variable in later_variables:
+            later = later_variables[variable]
+            name = variable
         if present_words is None and place in files:
             continue
         if present_words is not None and present == later:
@@ -347,7 +358,7 @@ def find_moves(engine: EngineState) -> Iterator[str]:
             later = usual[place]
         if later and not (present and normpath(present) == normpath(later)):
             runs = present or "what its config says"
-            yield f"{flags[0]} {later}, and it runs with {runs}"
+            yield f"{name} {later}, and it runs with {runs}"
 
 
 def places_by_files(engine: EngineState) -> frozenset[str]:

@@ -313,6 +313,7 @@ class UnitStart(Struct, frozen=True):
     kill_mode: str = ""
     masked: bool = False
     gone: bool = False  # the unit runs, but its file is gone
+    files: tuple[str, ...] = ()  # of the unit: its own, and drop-ins
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "UnitStart":
@@ -334,6 +335,9 @@ class UnitStart(Struct, frozen=True):
             refuses=tuple(name for name in REFUSING if answer.get(name)),
             kill_mode=str(answer.get("KillMode", "")),
             gone=answer["LoadState"] == "not-found" and answer["ActiveState"] == "active",
+            files=tuple(
+                each for each in (answer.get("FragmentPath"), *answer.get("DropInPaths", ())) if each
+            ),
         )
 
 
@@ -379,6 +383,7 @@ class Unit(Struct, frozen=True):
     invocation: str = ""  # a new id after each start
     result: str = ""  # "success" while a service runs well
     reload_result: str = ""
+    began_s: float | None = None  # when the main process began, in seconds of the wall clock; None for none
     listens: tuple[str, ...] = ()  # the addresses of a socket unit
     start: UnitStart = UnitStart()
     # The units that systemd stops along with this unit, each with its own setting.
@@ -398,6 +403,7 @@ class Unit(Struct, frozen=True):
             invocation=bytes(list(answer["InvocationID"])).hex(),
             result=str(answer.get("Result", "")),
             reload_result=str(answer.get("ReloadResult", "")),
+            began_s=int(answer.get("ExecMainStartTimestamp", 0)) / 1e6 or None,
             listens=tuple(str(address) for _, address in answer.get("Listen", ())),
             start=UnitStart.of(answer),
             stops_along=tuple(_list_stops_along(answer)),

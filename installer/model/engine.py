@@ -269,6 +269,7 @@ class CommandLine(Struct, frozen=True):
     drop_ins: tuple[str, ...] = ()  # of the drop-ins' directory
     # The root, the state and the socket; an engine without such flags has none.
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)  # that set such a place where no flag does
     runtimes: RuntimeFlags | None = None
     addresses: tuple[str, ...] = ()  # of the addresses on which the engine listens
     conflicts: Mapping[str, str] = field(default_factory=dict)  # flag: reason against runtimes in a config
@@ -654,6 +655,8 @@ class Started(Struct, frozen=True):
     environment: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
     began_s: float | None = None  # in seconds of the wall clock; None if unknown
+    # The environment of the process may not be read, as in our pod: ``environment`` is that of the unit now.
+    guessed: bool = False
 
     def runs(self, process: str) -> bool:
         """Tell whether ``program`` is the process itself, not a wrapper with the process as a word."""
@@ -725,6 +728,7 @@ class EngineState(Struct, frozen=True):
     started: Started | None = None  # the start of the process, None if unknown
     invocation: str = ""  # of the unit: systemd gives each start another one; "" if unknown
     seen_start: SeenStart | None = None  # of this start, None if we have not seen it
+    unit_began_s: float | None = None  # the start of the unit, for a process that is not seen
     flags: Flags = field(default_factory=Flags)
     next_flags: Flags = field(default_factory=Flags)  # given by the unit at the next start
     next_start: Started | None = None  # the next start by the unit, None if unknown
@@ -739,6 +743,7 @@ class EngineState(Struct, frozen=True):
     changed: tuple[PurePosixPath, ...] = ()  # configs that were changed after the start
     fresh: tuple[PurePosixPath, ...] = ()  # configs and inputs that were changed after the start, seconds ago
     replaced: bool = False  # the program was replaced after the start
+    unit_edited: bool = False  # files of the unit were changed after a start whose environment is a guess
     places_by_files: frozenset[str] = frozenset()  # places that only the configs set for the next start
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # the PATHs of this start and of the next
     creating: tuple[str, ...] = ()  # containers in state CREATED, for --restart-mode when-idle
@@ -779,6 +784,20 @@ class EngineState(Struct, frozen=True):
     def words(self) -> tuple[str, ...]:
         """The arguments of the running process, () if unknown."""
         return self.started.words if self.started else ()
+
+    @property
+    def began_s(self) -> float | None:
+        """The start of the process in seconds of the wall clock; None if unknown."""
+        if self.started is not None and self.started.began_s is not None:
+            return self.started.began_s
+        return self.unit_began_s
+
+    @property
+    def program(self) -> PurePosixPath | None:
+        """The program of the process; if that may not be read, by the first word of its command line."""
+        if self.exe is None and self.started is not None and self.started.program.startswith("/"):
+            return PurePosixPath(self.started.program)
+        return self.exe
 
     @property
     def next_words(self) -> tuple[str, ...]:

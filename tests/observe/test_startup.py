@@ -96,6 +96,35 @@ def test_drop_ins_that_the_next_start_of_a_crio_reads_elsewhere_are_told() -> No
     assert not [*startup.find_moves(replace(engine, started=words[1]))]
 
 
+@pytest.mark.parametrize(
+    ("guessed", "now", "later", "said"),
+    [
+        (False, {}, {"CONTAINER_ROOT": "/srv"}, ["CONTAINER_ROOT /srv, and it runs with /var/lib/x"]),
+        (
+            True,
+            {"CONTAINER_ROOT": "/srv"},
+            {"CONTAINER_ROOT": "/srv"},
+            ["CONTAINER_ROOT /srv, and it runs with /var/lib/x"],
+        ),
+        (False, {"CONTAINER_ROOT": "/srv"}, {"CONTAINER_ROOT": "/srv"}, []),
+        (True, {"CONTAINER_ROOT": "/var/lib/x"}, {"CONTAINER_ROOT": "/var/lib/x"}, []),
+    ],
+    ids=["new", "perhaps new", "old", "as it serves"],
+)
+def test_a_place_that_a_variable_gives_the_next_start_of_a_crio_is_told(
+    *, guessed: bool, now: dict[str, str], later: dict[str, str], said: list[str]
+) -> None:
+    serving = EffectiveConfig({}, "", places={"root": "/var/lib/x"})
+    engine = replace(
+        EngineState.usual(ENGINES["crio"]),
+        serving=serving,
+        started=Started((), now, "/usr/bin/crio", guessed=guessed),
+        next_start=Started((), later, "/usr/bin/crio"),
+    )
+
+    assert [*startup.find_moves(engine)] == said
+
+
 @pytest.mark.parametrize("what", ["RefuseManualStop", "RefuseManualStart"])
 def test_a_unit_that_systemd_restarts_for_nobody_is_told(host: Host, what: str) -> None:
     changed: dict[str, Any] = {what: True}

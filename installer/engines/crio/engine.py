@@ -46,6 +46,7 @@ class Crio(Engine):
         config=crio_config.CONFIG_FLAGS,
         drop_ins=crio_config.DROP_IN_FLAGS,
         places={"root": ("--root", "-r"), "runroot": ("--runroot",), "listen": ("--listen",)},
+        variables={"root": "CONTAINER_ROOT", "runroot": "CONTAINER_RUNROOT", "listen": "CONTAINER_LISTEN"},
         # engine-facts.md#crio-flags
         runtimes=RuntimeFlags(
             "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
