@@ -217,6 +217,7 @@ def _exchange(
 
 
 Listener: TypeAlias = socket.socket
+Connection: TypeAlias = socket.socket
 
 
 def listen_tcp(address: str, port: int) -> Listener:

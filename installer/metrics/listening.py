@@ -1,10 +1,11 @@
-"""The server of metrics: one connection at a time, each with a deadline, so no client delays another."""
+"""The server of metrics: many connections at a time, each of a second at most."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from socketserver import BaseServer
+from threading import BoundedSemaphore, Thread
 from typing import Final
 
 from msgspec import Struct
@@ -15,10 +16,11 @@ from installer.errors import Exit, InstallerError, Option, Remedy
 from installer.host import supervision
 from installer.host.events import log_failures
 from installer.host.files import Host
-from installer.host.sockets import Listener, ended_after, is_abandoned, listen_tcp, listen_unix
+from installer.host.sockets import Connection, Listener, ended_after, is_abandoned, listen_tcp, listen_unix
 from installer.model.options import Listen, Options
 
 AT_MOST_S: Final = 1.0
+MOST_CLIENTS: Final = 64  # a client beyond these waits until one of them has ended, a second at most
 
 
 class _Text(Struct, frozen=True):
@@ -54,6 +56,15 @@ def _serve(host: Host, where: Listen, answer: PurePosixPath) -> None:
     registry = CollectorRegistry()
     registry.register(_Text(host.local_path(answer)))
     server = BaseServer("", _Handler.factory(registry))
+    free = BoundedSemaphore(MOST_CLIENTS)
+
+    def answer_client(connection: Connection, peer: object) -> None:
+        try:
+            with suppress(OSError), connection, ended_after(connection, AT_MOST_S):  # the client has gone
+                server.finish_request(connection, peer)
+        finally:
+            free.release()
+
     while not supervision.stop_requested():
         with _bind(host, where) as listener:
             listener.settimeout(1)
@@ -61,8 +72,8 @@ def _serve(host: Host, where: Listen, answer: PurePosixPath) -> None:
             while not supervision.stop_requested() and (where.path is None or host.exists(where.path)):
                 with suppress(OSError):  # no client, or one that has gone
                     connection, peer = listener.accept()
-                    with connection, ended_after(connection, AT_MOST_S):
-                        server.finish_request(connection, peer)
+                    free.acquire()
+                    Thread(target=answer_client, args=(connection, peer), daemon=True).start()
     if where.path is not None:
         host.remove(where.path)
 

@@ -97,6 +97,23 @@ def test_clients_that_send_nothing_delay_neither_others_nor_a_stop(site: Site, p
     assert took_s < 5  # one after the other they had ten seconds
 
 
+def test_clients_with_half_a_request_delay_no_scrape(site: Site, port: int) -> None:
+    with site.running("--metrics-listen", f"127.0.0.1:{port}", "--on-exit", "keep") as child:
+        until_it_sleeps(child.pid)
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+        for client in clients:
+            client.sendall(b"GET /metrics HT")
+        began = time.monotonic()
+        heads = [asked(port)[0] for _ in range(5)]
+        took_s = time.monotonic() - began
+        for client in clients:
+            client.close()
+        ended(child)
+
+    assert [head.splitlines()[0] for head in heads] == ["HTTP/1.0 200 OK"] * 5
+    assert took_s < 10  # one after the other each of the sixty had a second
+
+
 PACKAGE = Path(__file__).parents[2] / "installer"
 BY_NAME = {"chmod", "lchmod", "chown", "lchown"}
 
