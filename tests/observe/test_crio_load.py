@@ -246,3 +246,13 @@ def test_default_driver_and_built_in_runtime_of_the_next_start_are_those_that_cr
     found = says(printed)
 
     assert (found.default, found.cgroup_driver, {*found.handlers}) == (default, driver, {"crun"})
+
+
+def test_an_oci_hook_among_the_texts_has_no_settings() -> None:
+    texts = {
+        PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"): '{"version": "1.0.0"}\n'
+    }
+    understand = CRIO.spec.describe_dry_run(CRIO, texts).read_output
+    assert understand is not None
+
+    assert understand(PRINTED).default == "crun"

@@ -150,6 +150,12 @@ def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> 
     config = state.config
     place = state.drop_in_directory or (state.drop_in.parent if state.drop_in else DIRECTORY)
     beside = {path.relative_to(place): text for path, text in texts.items() if path.is_relative_to(place)}
+    # An OCI hook of ours is among the texts, and has no settings.
+    read = {
+        path: text
+        for path, text in texts.items()
+        if path in {config, state.drop_in} or path.is_relative_to(place)
+    }
     return DryRunCommand(
         memory_files=(config,),
         render=lambda _: {config: texts.get(config, "")},
@@ -157,7 +163,7 @@ def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> 
         last_arguments=("config",),
         directories={place: beside},
         replaced_flags=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
-        read_output=lambda printed: _understand(state, texts, printed),
+        read_output=lambda printed: _understand(state, read, printed),
     )
 
 
