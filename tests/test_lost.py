@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended, sentence
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended, sentence
 
 PLACE = "/opt/gpu/nvidia"
 ALL = "usr/local/nvidia"
@@ -354,3 +354,23 @@ def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledger
 
     assert [each for each in done if "ledger lost" in each.stderr] == []
     assert site.tree() == before
+
+
+def test_an_install_after_a_lost_ledger_keeps_the_copies_that_it_saves_itself(site: Site) -> None:
+    before = _files(site)
+    owners = {path: site.read(path) for path in (DAEMON_JSON, CONTAINERD)}
+    site.install()
+    # As an install leaves the node that was killed before it wrote more than its copies.
+    (site.root / TOOLKIT).unlink()
+    lose(site, CRIO)
+    for path, text in owners.items():
+        site.write(path, text)
+    lose(site, LEDGER)
+
+    site.install()
+
+    told = site.status()
+    assert "is missing or damaged" not in told.stdout
+    assert told.returncode == 0, told.stdout
+    site.uninstall()
+    assert _files(site) == before

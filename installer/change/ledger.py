@@ -73,6 +73,7 @@ class Ledger:
         self.gone = False
         self.stays = False  # an empty ledger is kept, because another process goes on
         self._was_lost = is_ledger_lost(host, layout)
+        self._copies_are_aside = False
         self.reloaded: list[str] = []  # the engine of each reload and restart by this process
 
     @classmethod
@@ -122,15 +123,17 @@ class Ledger:
     def _set_copies_aside(self) -> None:
         """Move the saved copies of a lost ledger away, so that the rows of a new one cannot name them.
 
-        A verb that fails before it writes leaves the copies where they are.
+        A verb that fails before it writes leaves the copies where they are. Done once: copies that this
+        process saves before it writes the new ledger are its own.
         """
         host = self._host
         layout = self._layout
-        if not is_ledger_lost(host, layout):
+        if self._copies_are_aside or not is_ledger_lost(host, layout):
             return
         for name in host.names(layout.backups):
             host.make_directory(layout.unclaimed, 0o700)
             host.rename(layout.backups / name, layout.unclaimed / name)
+        self._copies_are_aside = True
 
     @property
     def is_as_found(self) -> bool:
