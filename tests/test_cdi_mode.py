@@ -33,6 +33,7 @@ DESCRIBED = (
     pytest.param({"crio_hook": True}, REFUSED, "--crio-hook", id="--crio-hook"),
     pytest.param({AS_VOLUME_MOUNTS: True}, REFUSED, "as-volume-mounts", id="--accept-...-as-volume-mounts"),
     pytest.param({"restart_mode": "none"}, NO_EFFECT, "--restart-mode", id="--restart-mode none"),
+    pytest.param({"accept_pending": True}, NO_EFFECT, "--accept-pending", id="--accept-pending"),
     pytest.param({"retry": True}, NO_EFFECT, "--retry", id="--retry"),
     pytest.param({ENVVAR_WHEN_UNPRIVILEGED: False}, NO_EFFECT, "--no-accept", id="--no-accept-...-envvar"),
     pytest.param({"socket": ("docker=/a.sock",)}, HEEDED, "", id="--socket"),

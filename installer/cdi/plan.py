@@ -148,6 +148,7 @@ def without_effect(options: Options) -> str:
         "--config": any(each.config for each in places),
         "--drop-in-config": any(each.drop_in for each in places),
         "--restart-mode": options.restart_mode is not RestartMode.AUTO,
+        "--accept-pending": options.accept_pending,
         "--retry": options.retry,
         "--no-accept-nvidia-visible-devices-envvar-when-unprivileged": (
             not options.toolkit.accept_envvar_when_unprivileged

@@ -108,6 +108,8 @@ def install_engine(install: EngineInstall) -> Part:
         notes += next_start.explain_stale_runtimes(engine, accepted.after, ours)
     notes += next_start.explain_stale_state(engine, facts, request.entries)
     if accepted.restart.is_wanted:
+        if request.options.accept_pending:
+            notes += next_start.explain_accepted(engine, accepted.after, ours)
         notes += next_start.explain_edited_inputs(engine)
         if accepted.restart.when is When.NOW:
             notes += next_start.explain_fresh_edits(engine, facts)
@@ -272,6 +274,8 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Par
         notes.append(f"{engine.title} does not start without our edits either: {candidate.start_failure}")
     notes += next_start.explain_stale_runtimes(engine, candidate.after, ours)
     if is_restarted:
+        if options.accept_pending:
+            notes += next_start.explain_accepted(engine, candidate.after, ours)
         notes += next_start.explain_changes(engine, candidate.after, facts, ours)
 
     needed = [*accepted.refusals[:1]]

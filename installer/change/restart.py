@@ -76,7 +76,10 @@ def decide_for_install(
     if is_served and not removes_keys and not _repairs_program(request, candidate):
         return Restart(When.NOT_NEEDED, "the engine serves everything already")
 
-    refusals = tuple(next_start.explain_refusals(engine, after, request.facts, expected.names))
+    accepts = request.options.accept_pending
+    refusals = tuple(
+        next_start.explain_refusals(engine, after, request.facts, expected.names, accepts_pending=accepts)
+    )
     if engine.creating:
         return Restart(When.WHEN_IDLE, "the engine is creating containers", refusals)
     return Restart(When.NOW, "the engine does not serve everything", refusals)
@@ -168,7 +171,10 @@ def _find_refusals_of_undo(
 ) -> tuple[InstallerError, ...]:
     """Return why an undo may not restart an engine; its owner gets the whole remedy."""
     engine = request.engine
-    refusals = [*next_start.explain_refusals(engine, candidate.after, request.facts, ours)]
+    accepts = request.options.accept_pending
+    refusals = [
+        *next_start.explain_refusals(engine, candidate.after, request.facts, ours, accepts_pending=accepts)
+    ]
     if not refusals and engine.serving is None and engine.spec.reads_config_on_signal:
         # A silent dockerd does not tell whether it has obeyed a signal.
         problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence})"

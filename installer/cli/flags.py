@@ -138,6 +138,7 @@ FLAGS: Final = (
     _plain("--on-exit", BEHAVIOUR, "What run does when it is stopped: uninstall, or keep everything."),
     _plain("--in-use", BEHAVIOUR, "What uninstall does while containers use our runtimes."),
     _plain("--drift", BEHAVIOUR, "What run does when the node no longer matches the install."),
+    _plain("--accept-pending", BEHAVIOUR, "Let a restart apply what others changed and did not restart for."),
     _plain("--retry", BEHAVIOUR, "Try a plan again although it failed before."),
     _plain("--adopt", BEHAVIOUR, "Let uninstall remove what NVIDIA's own installer left, too."),
     _plain("--metrics-textfile PATH", MONITORING, "File *.prom for node_exporter, in an existing directory."),

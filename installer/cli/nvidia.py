@@ -95,6 +95,7 @@ def options_from(line: CommandLine) -> Options:
         restart_mode=restart_mode,
         pid_file=pid_file,
         timeout_s=float(line["timeout"]),
+        accept_pending=line["accept-pending"],
         retry=line["retry"],
         nri=nri,
     )

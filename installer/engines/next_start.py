@@ -47,7 +47,12 @@ OCI_RUNTIMES: Final = ("crun", "runc")  # neither reads the state of the other's
 
 
 def explain_refusals(
-    engine: EngineState, after: EffectiveConfig | None, facts: Facts, ours: Collection[str]
+    engine: EngineState,
+    after: EffectiveConfig | None,
+    facts: Facts,
+    ours: Collection[str],
+    *,
+    accepts_pending: bool = False,
 ) -> Iterator[InstallerError]:
     """Yield the reasons why we may not restart an engine.
 
@@ -56,6 +61,7 @@ def explain_refusals(
         after: the config in force after the restart; None if it is not known.
         facts: the facts about the node.
         ours: the names of our runtimes, which the restart changes.
+        accepts_pending: a changed value that is pending by others is no reason (``explain_accepted``).
     """
     if engine.spec.needs_root_file and facts.contents.get(engine.config) is None:
         yield InstallerError(
@@ -67,7 +73,7 @@ def explain_refusals(
         yield engine.not_restarted
     elif after is not None:
         yield from explain_moved_places(engine, after)
-        yield from explain_losses(engine, after, ours)
+        yield from explain_losses(engine, after, ours, accepts_pending=accepts_pending)
         yield from explain_lost_containers(engine, after, facts)
 
 
@@ -89,11 +95,18 @@ def explain_moved_places(engine: EngineState, after: EffectiveConfig) -> Iterato
 
 
 def explain_losses(
-    engine: EngineState, after: EffectiveConfig, ours: Collection[str]
+    engine: EngineState, after: EffectiveConfig, ours: Collection[str], *, accepts_pending: bool = False
 ) -> Iterator[InstallerError]:
     """Yield the edits of others since an engine's start by which a restart of ours would break a runtime.
 
     Settings beside the runtimes, and additions, do no harm to the present runtimes.
+
+    Args:
+        engine: the engine as it runs.
+        after: the config in force after the restart.
+        ours: the names of our runtimes, which the restart changes.
+        accepts_pending: yield nothing of a changed value; another place or program, or one that is gone, is
+            none.
     """
     serving = engine.serving
     if serving is None or after.broken:
@@ -107,7 +120,10 @@ def explain_losses(
         )
     if not after.told:
         return
-    losses = [*_find_losses(read_in_force(engine, serving), after, ours)]
+    in_force = read_in_force(engine, serving)
+    losses = [*_find_moved_storage(in_force, after)]
+    if not accepts_pending:
+        losses += _find_losses(in_force, after, ours)
     if losses:
         yield InstallerError(
             f"restart {engine.title} (its configs were edited after its start, and {'; '.join(losses)})",
@@ -143,13 +159,27 @@ def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[
     if now.cgroup_driver and after.cgroup_driver and now.cgroup_driver != after.cgroup_driver:
         drivers = f"{after.cgroup_driver} in the place of {now.cgroup_driver}"
         yield f"its next start uses the cgroup driver {drivers}"
-    if now.storage_driver and after.storage_driver and now.storage_driver != after.storage_driver:
-        drivers = f"{after.storage_driver} in the place of {now.storage_driver}"
-        yield f"its next start keeps images and containers with {drivers}"
     if now.nri and after.nri is False:
         yield "its next start switches NRI off"
     if now.default and after.default != now.default and not {now.default, after.default} & {*ours}:
         yield f"its next start makes {after.default} the default runtime in the place of {now.default}"
+
+
+def _find_moved_storage(now: EffectiveConfig, after: EffectiveConfig) -> Iterator[str]:
+    """Yield that the next start keeps images elsewhere, and does not find the present containers."""
+    if now.storage_driver and after.storage_driver and now.storage_driver != after.storage_driver:
+        drivers = f"{after.storage_driver} in the place of {now.storage_driver}"
+        yield f"its next start keeps images and containers with {drivers}"
+
+
+def explain_accepted(
+    engine: EngineState, after: EffectiveConfig | None, ours: Collection[str]
+) -> Iterator[str]:
+    """Yield the changed values of others that a restart brings into force because they are accepted."""
+    if engine.serving is None or after is None or after.broken or not after.told:
+        return
+    for loss in _find_losses(read_in_force(engine, engine.serving), after, ours):
+        yield f"the restart of {engine.title} brings into force, by --accept-pending: {loss}"
 
 
 def explain_lost_containers(

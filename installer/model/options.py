@@ -159,6 +159,7 @@ class Options(Struct, frozen=True):
     on_exit: OnExit = OnExit.UNDO
     in_use: InUse = InUse.WAIT
     drift: Drift = Drift.AUTO
+    accept_pending: bool = False  # a restart may bring into force the changed values of others
     retry: bool = False  # a plan that failed before is tried once more, unchanged
     adopt: bool = False  # an undo removes the changes of NVIDIA's own installer, too
     thorough: bool = True  # an undo waits for containers, and searches the node for other references
@@ -251,6 +252,7 @@ class Options(Struct, frozen=True):
         """The same options with defaults for those that change no answer of an engine."""
         return replace(
             self.at_once,
+            accept_pending=False,
             retry=False,
             drift=Drift.AUTO,
             metrics_textfile=None,

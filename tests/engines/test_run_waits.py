@@ -1,6 +1,7 @@
 """A ``run`` that only the owner can help waits for his restart: it neither ends nor restarts the engine for him."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -159,3 +160,26 @@ def test_an_edit_that_nobody_restarts_for_is_waited_for_once_and_an_undo_does_no
     assert done.stderr.count('"waiting for a restart by others"') == 1
     assert took_s < 30 + GOES_ON_S
     assert "waiting for a restart" not in again.stderr
+
+
+def test_what_others_have_changed_is_brought_into_force_where_that_is_accepted(containerd_node: Node) -> None:
+    node = containerd_node
+    text = node.read(CONTAINERD)
+    node.write(CONTAINERD, f"{text}\n{kata(node)}")
+    node.restart_engine()
+    node.write(CONTAINERD, text)
+    accepted = "by --accept-pending: its next start takes away the runtime kata, which it serves"
+
+    refused = node.installer("install", *SOURCE)
+    plan = node.installer("plan", *SOURCE, "--accept-pending")
+    done = node.installer("install", *SOURCE, env={"TOOLKIT_INSTALLER_ACCEPT_PENDING": "true"})
+
+    assert (refused.returncode, plan.returncode, done.returncode) == (1, 10, 0), done.stderr
+    assert accepted in plan.stdout
+    assert accepted in done.stderr
+    assert served(node)[0] == OURS | {"runc"}
+    rest = re.sub(r"^ *root = .*\n", "", node.read(CONTAINERD), flags=re.MULTILINE)
+    node.write(CONTAINERD, f'root = "/srv/root"\n{rest}')
+    moved = node.installer("install", *SOURCE, "--accept-pending", "--set-as-default")
+    assert "root /srv/root, and it runs with /var/lib/containerd" in moved.stderr
+    assert moved.returncode == 1

@@ -215,6 +215,14 @@ def test_what_a_restart_of_ours_would_take_from_others_is_refused(after: Effecti
     assert [error.code for error in found] == ["pending-by-others"] * bool(told)
     assert all(told in error.problem for error in found)
     assert [*next_start.explain_losses(replace(running, serving=None), after, {"nvidia"})] == []
+    still = [*next_start.explain_losses(running, after, {"nvidia"}, accepts_pending=True)]
+    accepted = [*next_start.explain_accepted(running, after, {"nvidia"})]
+    is_value = bool(told) and "major" not in told
+    assert len(still) == len(found) - is_value, "a value is accepted, another program is not"
+    values = "; ".join(note.rpartition("--accept-pending: ")[2] for note in accepted)
+    assert bool(values) is is_value
+    assert not is_value or told in f"{values})"
+    assert all("--accept-pending" in note for note in accepted)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +260,9 @@ def test_record_of_a_start_tells_what_the_engine_does_not(
     found = [*next_start.explain_losses(running, replace(_dumped(False, "runc"), **after), ())]
 
     assert [words in error.problem for error in found] == [True] * bool(words)
+    changed = replace(_dumped(False, "runc"), **after)
+    still = [*next_start.explain_losses(running, changed, (), accepts_pending=True)]
+    assert len(still) == ("native" in words), "elsewhere the present containers are not found"
 
 
 def test_what_others_have_changed_since_a_start_is_named_without_its_values() -> None:

@@ -90,6 +90,10 @@ seLinuxOptions:
   value: {{ .Values.acceptNvidiaVisibleDevices.envvarWhenUnprivileged | quote }}
 - name: TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS
   value: {{ .Values.acceptNvidiaVisibleDevices.asVolumeMounts | quote }}
+{{- if .Values.acceptPending }}
+- name: TOOLKIT_INSTALLER_ACCEPT_PENDING
+  value: "true"
+{{- end }}
 {{- with include "toolkit.mode" . }}
 {{- if ne . "runtime" }}
 - name: TOOLKIT_INSTALLER_MODE
