@@ -42,7 +42,6 @@ PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cr
 V2_PLUGIN: Final = PLUGINS[2]
 V3_PLUGIN: Final = PLUGINS[3]
 IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
-V3_IMAGES: Final = "io.containerd.cri.v1.images"
 PLUGIN_IDS: Final = tuple(PLUGINS.values())
 DEFAULT: Final = "default_runtime_name"
 OLD_TABLE: Final = "default_runtime"  # the table of the default runtime in schema 1
@@ -338,7 +337,7 @@ def read_dump(dump: Tree) -> EffectiveConfig:
 
 def _read_snapshotter(plugins: Tree) -> str:
     """Return the snapshotter of CRI's images, as 2.x or 1.x prints it; "" for none."""
-    images = table(plugins, (V3_IMAGES,), PRINTED)
+    images = table(plugins, (IMAGES_PLUGIN,), PRINTED)
     containerd = table(plugins, (V2_PLUGIN, "containerd"), PRINTED)
     return str(images.get("snapshotter") or containerd.get("snapshotter") or "")
 

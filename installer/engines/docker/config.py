@@ -1,6 +1,6 @@
-"""Docker: runtimes and default-runtime in daemon.json, and what a start or a SIGHUP makes of them."""
+"""Docker: runtimes and default-runtime in daemon.json, and their effect at a start and at a SIGHUP."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -39,20 +39,20 @@ OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  
 
 
 class Refused(Struct, frozen=True):
-    """dockerd does not take a text up: it stays as it was, or ``dies``."""
+    """The refusal of a text by a running dockerd, which stays as it was or ``dies``."""
 
     words: str
     dies: bool = False
-    remedy: str = ""  # "" where the text is what has to be corrected
+    remedy: str = ""  # "" if the owner has to correct the text
 
 
 class DockerdModel(Struct, frozen=True):
-    """One dockerd: where its daemon.json is, its release, None for any, and what its flags said.
+    """A dockerd: the path of its daemon.json, its release, None for any release, and its flags.
 
-    A start takes the file alone. A SIGHUP lays it over what dockerd has: a key that is missing changes
-    nothing, so a removed key is sticky; and each release has texts that it refuses, or dies of. A default of
-    a flag may not stand in the file as well: it neither starts nor reloads. The runtimes of flags join those
-    of the file at a start; a SIGHUP with a file that names any takes them away
+    A start takes the file alone. A SIGHUP lays the file over the settings of dockerd: a key that is missing
+    changes nothing, so a removed key is sticky; and each release refuses some texts, or dies of them. With a
+    default in a flag the file may have none: with both dockerd neither starts nor reloads. The runtimes of
+    flags join those of the file at a start. A SIGHUP with runtimes in the file takes them away
     (engine-facts.md#dockerd-reload).
     """
 
@@ -62,101 +62,150 @@ class DockerdModel(Struct, frozen=True):
 
     @property
     def is_old(self) -> bool:
-        """Whether it reads runtimes as 20.10 does."""
+        """Whether this dockerd reads runtimes as 20.10 does."""
         return self.version is not None and self.version < LATER
 
     def start(self, file: File | None) -> EffectiveConfig:
-        """Return what dockerd has in force when it starts with ``file``; ``broken`` says why it does not."""
+        """Return the settings in force after a start with ``file``; ``broken`` if dockerd does not start."""
         tree, flaw = self._read(file)
         if flaw:
-            return EffectiveConfig(_handlers({}), BUILT_IN, ready=False, broken=flaw)
-        said, runtimes = text(tree, DEFAULT, self.path), table(tree, (RUNTIMES,), self.path)
-        handlers = _handlers(self._of_flags() | {**runtimes})
-        default = said or self.flags.default or BUILT_IN
-        # 20.10 looks for a default of the text in the text alone.
-        known = _handlers(runtimes) if self.is_old and said else handlers
-        if not self._is_defined(default, known):
-            named = "--default-runtime" if self.flags.default else "default-runtime"
-            words = f'its {named} "{default}" is not defined'
-            return EffectiveConfig(handlers, default, ready=False, undefined=default, broken=words)
-        return EffectiveConfig(handlers, default)
+            return EffectiveConfig(_read_handlers({}), BUILT_IN, ready=False, broken=flaw)
+
+        named_default = text(tree, DEFAULT, self.path)
+        runtimes = table(tree, (RUNTIMES,), self.path)
+        handlers = _read_handlers(self._runtimes_of_flags() | {**runtimes})
+        default = named_default or self.flags.default or BUILT_IN
+
+        known = handlers
+        if self.is_old and named_default:
+            # 20.10 looks for a default of the text in the text alone.
+            known = _read_handlers(runtimes)
+        if self._is_defined(default, known):
+            return EffectiveConfig(handlers, default)
+        setting = "--default-runtime" if self.flags.default else "default-runtime"
+        broken = f'its {setting} "{default}" is not defined'
+        return EffectiveConfig(handlers, default, ready=False, undefined=default, broken=broken)
 
     def reload(self, in_force: EffectiveConfig, file: File | None) -> EffectiveConfig | Refused:
-        """Return what a dockerd that has ``in_force`` in force has after a SIGHUP with ``file``."""
+        """Return the settings in force after a SIGHUP with ``file``, or the refusal.
+
+        Args:
+            in_force: the settings in force before the SIGHUP.
+            file: daemon.json, None if there is none.
+        """
         tree, flaw = self._read(file)
         if flaw:
             return Refused(flaw)
-        said, runtimes = text(tree, DEFAULT, self.path), _handlers(table(tree, (RUNTIMES,), self.path))
-        if self.is_old and said and not self._is_defined(said, runtimes):
-            # 20.10 looks for it in the text alone.
-            return Refused(f"specified default runtime '{said}' does not exist")
+
+        named_default = text(tree, DEFAULT, self.path)
+        runtimes = _read_handlers(table(tree, (RUNTIMES,), self.path))
+        if self.is_old and named_default and not self._is_defined(named_default, runtimes):
+            # 20.10 looks for the default in the text alone.
+            return Refused(f"specified default runtime '{named_default}' does not exist")
         if self.is_old and RUNTIMES in tree and tree[RUNTIMES] is None:
             return Refused("assignment to entry in nil map", dies=True)
+
         handlers = runtimes if RUNTIMES in tree else in_force.handlers
-        default = said or (in_force.default if self.is_old or file else BUILT_IN)
+        if named_default:
+            default = named_default
+        elif self.is_old or file:
+            default = in_force.default
+        else:
+            default = BUILT_IN
         # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
-        if not (default in handlers if self.is_old else self._is_defined(default, handlers)):
-            words, remedy = f"specified default runtime '{default}' does not exist", ""
-            if default == self.flags.default:
-                words = f"it was started with --default-runtime {default}, and that would not be defined"
-                remedy = f"define {default} in {self.path}, or start Docker without that flag, then run again"
-            return Refused(words, dies=self.is_old, remedy=remedy)
+        is_defined = default in handlers if self.is_old else self._is_defined(default, handlers)
+        if not is_defined:
+            return self._refuse_default(default)
         return replace(in_force, handlers=handlers, default=default)
 
-    def find_route(self, in_force: EffectiveConfig | None, target: File | None) -> tuple[File | None, ...]:
-        """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
+    def _refuse_default(self, default: str) -> Refused:
+        """Return the refusal of a text that does not define the default in force."""
+        if default != self.flags.default:
+            return Refused(f"specified default runtime '{default}' does not exist", dies=self.is_old)
+        return Refused(
+            f"it was started with --default-runtime {default}, and that would not be defined",
+            dies=self.is_old,
+            remedy=f"define {default} in {self.path}, or start Docker without that flag, then run again",
+        )
 
-        One SIGHUP follows the first of them, and none a second: that changes nothing any more. ``in_force``
-        is what dockerd has now, None where that is not known for sure. InstallerError where dockerd takes up
-        no text that leads there, or dies of it.
+    def find_route(self, in_force: EffectiveConfig | None, target: File | None) -> tuple[File | None, ...]:
+        """Return the texts through which dockerd comes to have the settings of a start with ``target``.
+
+        One SIGHUP follows the first text. No SIGHUP follows a second text: the second changes nothing.
+
+        Args:
+            in_force: the settings in force, None if not known for sure.
+            target: the last text, None for no file.
+
+        Raises:
+            InstallerError: dockerd refuses each text that leads there, or dies of it.
         """
-        releases = [self] if self.version else [replace(self, version=each) for each in ((20, 10), (28,))]
-        if target is not None and in_force is not None:
-            ends = [(each.reload(in_force, target), each.start(target)) for each in releases]
-            if all(not isinstance(now, Refused) and has_same_runtimes(now, wanted) for now, wanted in ends):
-                return (target,)
+        if target is not None and in_force is not None and self._takes_at_once(in_force, target):
+            return (target,)
+
         middle, _ = self.spell_out(target)
         result = self.reload(in_force or self.start(None), middle)
         if isinstance(result, Refused):
             verb = "would crash" if result.dies else "would refuse it"
-            usual = f"correct {self.path}, then run the same command again"
             problem = f"reload Docker with {self.path} as it is (dockerd {verb}: {result.words})"
-            raise InstallerError(problem, remedy=result.remedy or usual)
-        return (middle,) if target is not None and middle.content == target.content else (middle, target)
+            remedy = result.remedy or f"correct {self.path}, then run the same command again"
+            raise InstallerError(problem, remedy=remedy)
+        if target is not None and middle.content == target.content:
+            return (middle,)
+        return (middle, target)
+
+    def _takes_at_once(self, in_force: EffectiveConfig, target: File) -> bool:
+        """Tell whether one SIGHUP with ``target`` has the effect of a start, with any release if unknown."""
+        releases = [self]
+        if not self.version:
+            releases = [replace(self, version=version) for version in ((20, 10), (28,))]
+        for dockerd in releases:
+            after_reload = dockerd.reload(in_force, target)
+            after_start = dockerd.start(target)
+            if isinstance(after_reload, Refused) or not has_same_runtimes(after_reload, after_start):
+                return False
+        return True
 
     def spell_out(self, target: File | None) -> tuple[File, tuple[Edit, ...]]:
-        """Return ``target`` with both keys, which every dockerd takes up whatever it has, and the edits.
+        """Return ``target`` with both keys, and the edits: each dockerd takes up this text.
 
-        Removed keys are sticky, and a map without the live default makes dockerd 20.10 die, so both keys have
-        to stand in the file for one SIGHUP. A default that a flag says may not stand there and needs no word,
+        Removed keys are sticky, and a map without the live default makes dockerd 20.10 die: so both keys have
+        to stand in the file for one SIGHUP. A default in a flag may not stand in the file. It needs no key,
         for no reload has ever changed it.
         """
         text = target.content.decode() if target else ""
         tree = parse(text, Syntax.JSON, name=str(self.path))
-        default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
-        wants = []
+        wanted_keys = []
         if not self.flags.default:
-            wants.append(WantedKey((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN))
+            default = tree.get(DEFAULT)
+            if not isinstance(default, str) or not default:
+                default = BUILT_IN
+            wanted_keys.append(WantedKey((DEFAULT,), default))
+        runtimes = tree.get(RUNTIMES)
         if not isinstance(runtimes, Mapping):
             runtimes = {}
-            wants.append(WantedKey((RUNTIMES,), {}))
-        # Name by name: a key of its own each, so that it can be taken out again of what others edit later.
-        missing = {name: entry for name, entry in self._of_flags().items() if name not in runtimes}
-        wants += [WantedKey((RUNTIMES, name), entry) for name, entry in missing.items()]
-        middle, edits = apply(text, wants, Syntax.JSON, name=str(self.path))
-        return File(middle.encode(), target.meta if target else Meta()), edits
+            wanted_keys.append(WantedKey((RUNTIMES,), {}))
+        # Each runtime is a key of its own: so it can be removed from a file that others edit later.
+        for name, entry in self._runtimes_of_flags().items():
+            if name not in runtimes:
+                wanted_keys.append(WantedKey((RUNTIMES, name), entry))
+        middle, edits = apply(text, wanted_keys, Syntax.JSON, name=str(self.path))
+        meta = target.meta if target else Meta()
+        return File(middle.encode(), meta), edits
 
-    def _of_flags(self) -> dict[str, Value]:
+    def _runtimes_of_flags(self) -> dict[str, Value]:
+        """Return the runtimes of the flags as entries of daemon.json."""
         return {name: {"path": binary} for name, binary in self.flags.runtimes.items()}
 
     def _is_defined(self, default: str, handlers: Mapping[str, Runtime]) -> bool:
+        """Tell whether a default runtime needs no definition or has one."""
         if self.is_old:
             return default in {*OLD_SHIMS, *handlers}
         # A name with a dot may be that of a containerd shim, which needs no entry.
         return default in handlers or ("." in default and default[0] not in "./")
 
     def _read(self, file: File | None) -> tuple[Tree, str]:
-        """Return what a text says, and why dockerd neither starts with it nor reloads into it, or ""."""
+        """Return the tree of a text, and the reason why dockerd neither starts nor reloads with it, or ""."""
         if file is None:
             return {}, ""
         if self.is_old and not file.content.strip():
@@ -172,46 +221,61 @@ class DockerdModel(Struct, frozen=True):
         return tree, next(self._find_flaws(tree), "")
 
     def _find_flaws(self, tree: Tree) -> Iterator[str]:
+        """Yield the reasons for which dockerd refuses a tree."""
+        default = tree.get(DEFAULT)
+        runtimes = tree.get(RUNTIMES)
         if self.flags.default and DEFAULT in tree:
             yield f"{DEFAULT} is specified both as a flag and in the configuration file"
-        for key in (key for key in tree if key.lower() in {DEFAULT, RUNTIMES} - {key}):
-            yield f"{key} is not spelled as dockerd spells it"
-        if tree.get(DEFAULT) is not None and not isinstance(tree[DEFAULT], str):
+        for key in tree:
+            if key not in {DEFAULT, RUNTIMES} and key.lower() in {DEFAULT, RUNTIMES}:
+                yield f"{key} is not spelled as dockerd spells it"
+        if default is not None and not isinstance(default, str):
             yield f"{DEFAULT} is no string"
-        runtimes = tree.get(RUNTIMES)
-        if runtimes is not None and not isinstance(runtimes, Mapping):
+        if runtimes is None:
+            return
+        if not isinstance(runtimes, Mapping):
             yield f"{RUNTIMES} is no object"
-        for name, entry in runtimes.items() if isinstance(runtimes, Mapping) else ():
+            return
+        for name, entry in runtimes.items():
             if name == BUILT_IN:
                 yield f"runtime name '{BUILT_IN}' is reserved"
             if entry is not None and not isinstance(entry, Mapping):
                 yield f"the runtime {name} is no object"
             elif not self.is_old:
-                yield from (f"the runtime {name} has {flaw}" for flaw in _find_flaws_of_entry(entry or {}))
+                for flaw in _find_flaws_of_entry(entry or {}):
+                    yield f"the runtime {name} has {flaw}"
 
 
 def has_same_runtimes(one: EffectiveConfig, other: EffectiveConfig) -> bool:
-    """Tell whether two effects have the same runtimes and default, as far as dockerd tells them."""
-    return one.default == other.default and _listed(one) == _listed(other)
+    """Tell whether two configs in force have the same runtimes and default, as dockerd lists them."""
+    return one.default == other.default and _list_as_dockerd(one) == _list_as_dockerd(other)
 
 
 def find_differences(in_force: EffectiveConfig, wanted: EffectiveConfig) -> Iterator[tuple[str, bool]]:
-    """Yield the runtimes that dockerd has and a start would not give it so; true for those it would lack."""
-    listed, defined = _listed(in_force), _listed(wanted)
-    yield from ((name, name not in defined) for name in sorted(listed) if listed[name] != defined.get(name))
+    """Yield dockerd's runtimes that ``wanted`` defines otherwise, true for an undefined runtime."""
+    present = _list_as_dockerd(in_force)
+    defined = _list_as_dockerd(wanted)
+    for name in sorted(present):
+        if present[name] != defined.get(name):
+            yield name, name not in defined
 
 
-def _listed(config: EffectiveConfig) -> dict[str, tuple[str, Value]]:
-    """Return the runtimes as dockerd lists them, without types and options; shims there come and go."""
-    return {
-        name: (runtime.binary, runtime.table.get("runtimeArgs") or ())
-        for name, runtime in config.handlers.items()
-        if not name.startswith("io.containerd.")
-    }
+def _list_as_dockerd(config: EffectiveConfig) -> dict[str, tuple[str, Value]]:
+    """Return the runtimes as dockerd lists them: without types and options, and without shims.
+
+    Shims come and go in dockerd's list.
+    """
+    listed: dict[str, tuple[str, Value]] = {}
+    for name, runtime in config.handlers.items():
+        if not name.startswith("io.containerd."):
+            listed[name] = (runtime.binary, runtime.table.get("runtimeArgs") or ())
+    return listed
 
 
 def _find_flaws_of_entry(entry: Tree) -> Iterator[str]:
-    path, kind = read_field(entry, "path"), read_field(entry, "runtimeType")
+    """Yield the combinations of keys in an entry that dockerd refuses."""
+    path = read_field(entry, "path")
+    kind = read_field(entry, "runtimeType")
     if not path and not kind:
         yield "neither a path nor a runtimeType"
     if path and kind:
@@ -222,19 +286,24 @@ def _find_flaws_of_entry(entry: Tree) -> Iterator[str]:
         yield "runtimeArgs beside a runtimeType"
 
 
-def _handlers(runtimes: Tree) -> dict[str, Runtime]:
+def _read_handlers(runtimes: Tree) -> dict[str, Runtime]:
+    """Return the runtimes of daemon.json, with the built-in runtime."""
     handlers = {BUILT_IN: Runtime(BUILT_IN, {"path": BUILT_IN})}
     for name, entry in runtimes.items():
-        fields = entry if isinstance(entry, Mapping) else {}
-        table = {word: value for word in FIELDS if (value := read_field(fields, word))}
-        path = table.get("path")
-        handlers[name] = Runtime(path if isinstance(path, str) else "", table)
+        settings: dict[str, Value] = {}
+        if isinstance(entry, Mapping):
+            for field in FIELDS:
+                value = read_field(entry, field)
+                if value:
+                    settings[field] = value
+        path = settings.get("path")
+        handlers[name] = Runtime(path if isinstance(path, str) else "", settings)
     return handlers
 
 
-def read_field(entry: Tree, word: str) -> Value:
-    """Return the value of ``word`` in an entry, in whatever case it is written; the last one counts."""
-    names = spellings(entry, word)
+def read_field(entry: Tree, field: str) -> Value:
+    """Return the value of a field, which may be written in any case; the last spelling counts."""
+    names = spellings(entry, field)
     return entry[names[-1]] if names else None
 
 
@@ -260,83 +329,120 @@ def read_info(info: Mapping[str, Any]) -> EffectiveConfig:
 def propose(
     state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, ...], extras: Extras
 ) -> Iterator[Proposal]:
-    """Yield what daemon.json should say; raise where it holds what dockerd would refuse or die of later."""
+    """Yield the proposal for daemon.json.
+
+    Raises:
+        InstallerError: daemon.json has a setting that dockerd refuses, or of which it dies later.
+    """
     path = state.config
     tree = configs.trees.get(path, {})
     runtimes = table(tree, (RUNTIMES,), path)
-    for name in runtimes:
-        entry = table(tree, (RUNTIMES, name), path)
-        for word in ("path", "runtimeType"):
-            text(entry, _spell(entry, word)[-1], path, (RUNTIMES, name))
-        table(tree, (RUNTIMES, name, _spell(entry, "options")[-1]), path)
+    _check_types(path, tree, runtimes)
+
     default = text(tree, DEFAULT, path)
     if BUILT_IN in runtimes:
         problem = f"use {path} (it defines a runtime named runc, which dockerd refuses to start with)"
         raise InstallerError(problem, remedy="remove or rename that runtime")
-    known = {*runtimes, BUILT_IN, *(entry.name for entry in entries)}
+    known = {*runtimes, BUILT_IN}
+    known.update(entry.name for entry in entries)
     # A default with a dot names a containerd shim, which needs no entry.
     if default and default not in known and "." not in default:
         problem = f'use {path} (its default-runtime "{default}" is not defined: dockerd would not start)'
         raise InstallerError(problem, remedy=f'define it under "{RUNTIMES}" or remove "{DEFAULT}"')
-    wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
+
+    wanted_keys: list[WantedKey] = []
+    for entry in entries:
+        wanted_keys += _list_runtime_keys(path, runtimes, entry)
     if extras.cdi and table(tree, (FEATURES,), path).get(CDI) is not True:
-        wants.append(WantedKey((FEATURES, CDI), value=True))
-    yield Proposal(
-        (ProposedFile(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default))
-    )
+        wanted_keys.append(WantedKey((FEATURES, CDI), value=True))
+    file = ProposedFile(path, Syntax.JSON, tuple(wanted_keys))
+    yield Proposal(files=(file,), low_level=low_level_words(_list_low_level(runtimes, default)))
+
+
+def _check_types(path: PurePosixPath, tree: Tree, runtimes: Tree) -> None:
+    """Check the types of the fields of all runtimes.
+
+    Raises:
+        InstallerError: a value has another type than dockerd expects.
+    """
+    for name in runtimes:
+        entry = table(tree, (RUNTIMES, name), path)
+        for field in ("path", "runtimeType"):
+            text(entry, _list_spellings(entry, field)[-1], path, (RUNTIMES, name))
+        table(tree, (RUNTIMES, name, _list_spellings(entry, "options")[-1]), path)
 
 
 def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
-    """Return the config in force after a start with the text."""
+    """Return the settings in force after a start with the text."""
     text = configs.texts.get(state.config)
     file = None if text is None else File(text.encode(), Meta())
     return DockerdModel(state.config, state.version, state.flags_for_texts).start(file)
 
 
 def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-    """Return how dockerd is asked: as it was started, for what a flag says may not stand in the file too."""
+    """Return ``dockerd --validate`` with the flags of the running dockerd, some of which exclude a key."""
+    path = state.config
+
+    def render(_find_memory_file: Callable[[PurePosixPath], str]) -> Mapping[PurePosixPath, str]:
+        return {path: texts.get(path, "{}")}
+
     return DryRunCommand(
-        memory_files=(state.config,),
-        render=lambda _: {state.config: texts.get(state.config, "{}")},
-        arguments=("--validate", "--config-file", state.config),
+        memory_files=(path,),
+        render=render,
+        arguments=("--validate", "--config-file", path),
         replaced_flags=CONFIG_FLAGS,
         depends_on_flags=True,
     )
 
 
-def _entry(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry) -> Iterator[WantedKey]:
+def _list_runtime_keys(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry) -> Iterator[WantedKey]:
+    """Yield the wanted keys of a runtime of ours, and of the default.
+
+    Raises:
+        InstallerError: a runtime of others has the name.
+    """
     key = (RUNTIMES, entry.name)
-    now = table(runtimes, (entry.name,), path)
-    refuse_taken_name(path, entry.name, read_field(now, "path") or read_field(now, "runtimeType"))
-    for word in _spell(now, "path"):
-        yield WantedKey((*key, word), str(entry.binary))
-    if not now:
+    present = table(runtimes, (entry.name,), path)
+    program = read_field(present, "path") or read_field(present, "runtimeType")
+    refuse_taken_name(path, entry.name, program)
+    for name in _list_spellings(present, "path"):
+        yield WantedKey((*key, name), str(entry.binary))
+    if not present:
         yield WantedKey((*key, "args"), [])
-    # dockerd refuses a runtime that has both a path and a shim. Emptied, not removed: so each comes
-    # back to its place, also when others have edited the file.
-    empty: dict[str, Value] = {"runtimeType": "", "options": {}}
-    for field, nothing in empty.items():
-        yield from (WantedKey((*key, word), nothing) for word in spellings(now, field) if now[word])
+    # dockerd refuses a runtime with both a path and a shim. The fields are emptied, not removed: so each
+    # comes back to its place, also in a file that others have edited.
+    empty_values: dict[str, Value] = {"runtimeType": "", "options": {}}
+    for field, empty in empty_values.items():
+        for name in spellings(present, field):
+            if present[name]:
+                yield WantedKey((*key, name), empty)
     if entry.default:
         yield WantedKey((DEFAULT,), entry.name)
 
 
-def _spell(entry: Tree, word: str) -> list[str]:
-    """Return how ``word`` is written in an entry, at least once: dockerd reads the keys in any case."""
-    return spellings(entry, word) or [word]
+def _list_spellings(entry: Tree, field: str) -> list[str]:
+    """Return the spellings of a field in an entry, at least one: dockerd reads keys in any case."""
+    return spellings(entry, field) or [field]
 
 
-def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
-    """Yield what those runtimes start that ours may wrap: the path, or what a runc shim is given."""
+def _list_low_level(runtimes: Tree, default: str) -> Iterator[Value]:
+    """Yield the programs of the runtimes that ours may wrap."""
     for name in (default, BUILT_IN, "crun"):
         entry = runtimes.get(name)
-        if isinstance(entry, Mapping):
-            kind, options = read_field(entry, "runtimeType"), read_field(entry, "options")
-            binary = read_field(entry, "path")
-            if isinstance(kind, str) and kind:
-                shim = (
-                    options if kind.startswith("io.containerd.runc.") and isinstance(options, Mapping) else {}
-                )
-                binary = next((shim[word] for word in spellings(shim, "binaryname")), None)
-            if is_oci(name, binary):
-                yield binary
+        if not isinstance(entry, Mapping):
+            continue
+        program = _find_program(entry)
+        if is_oci(name, program):
+            yield program
+
+
+def _find_program(entry: Tree) -> Value:
+    """Return the program of a runtime: its path, or the program that an option names to a runc shim."""
+    kind = read_field(entry, "runtimeType")
+    if not isinstance(kind, str) or not kind:
+        return read_field(entry, "path")
+    options = read_field(entry, "options")
+    if not kind.startswith("io.containerd.runc.") or not isinstance(options, Mapping):
+        return None
+    names = spellings(options, "binaryname")
+    return options[names[0]] if names else None
