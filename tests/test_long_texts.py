@@ -21,6 +21,7 @@ from installer.config_text.change import apply, parse, undo
 from installer.config_text.masked import mask
 from installer.engines import containers, microk8s
 from installer.engines.crio import config as crio
+from installer.engines.crio.printed import PrintedConfig
 from installer.errors import InstallerError
 from installer.model.files import File, Meta
 from installer.report.doctor import read, system
@@ -34,8 +35,7 @@ def edit(text, syntax):
     undo(new, edits, syntax, name="x")
 
 def read_crio(text):
-    crio.PLACE.findall(text)
-    crio.PRINTED_DEFAULT.findall(text)
+    PrintedConfig.read(text)
     tree = parse(text, Syntax.TOML, name="x")
     crio.read_effective(tree)
     list(crio.list_programs(tree))

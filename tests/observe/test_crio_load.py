@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, config_files
-from installer.engines.crio.next_start import read_printed
+from installer.engines.crio.printed import read_changed
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
 from installer.model.engine import EffectiveConfig, EngineState, Started
@@ -213,7 +213,7 @@ def test_a_fifo_among_the_specifications_of_cdi_is_told(tmp_path: Path, text: st
 def test_what_is_printed_as_a_comment_is_a_default() -> None:
     printed = '[crio.runtime]\n# conmon = ""\n\ncgroup_manager = "cgroupfs"\n'
 
-    assert read_printed(printed) == {"crio": {"runtime": {"cgroup_manager": "cgroupfs"}}}
+    assert read_changed(printed) == {"crio": {"runtime": {"cgroup_manager": "cgroupfs"}}}
 
 
 # As `crio config` of 1.37.0 prints what no file sets.

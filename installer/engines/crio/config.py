@@ -1,16 +1,16 @@
 """CRI-O: one drop-in with whole runtime tables, or the OCI hook of older set-ups."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, WantedKey, flatten, leaves, table, text
 from installer.config_text.change import parse
 from installer.engines.crio.load import find_built_in
+from installer.engines.crio.printed import PrintedConfig
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import (
     Configs,
@@ -34,9 +34,14 @@ DRIVER: Final = "overlay"
 STATE: Final = PurePosixPath(RUN_ROOT, f"{DRIVER}-containers")
 SOURCE: Final = PurePosixPath("/config")
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What CRI-O fills into each runtime at its start, ours too: from these keys of crio.runtime, or by itself.
+# The keys that CRI-O adds to each runtime at its start, ours included: the values of these keys of
+# crio.runtime, or its own.
 MONITOR: Final = "monitor_path"
-CONMON, CONMON_RS, PINNS, PINNS_PATH, POD = "conmon", "conmonrs", "pinns", "pinns_path", "pod"
+CONMON: Final = "conmon"
+CONMON_RS: Final = "conmonrs"
+PINNS: Final = "pinns"
+PINNS_PATH: Final = "pinns_path"
+POD: Final = "pod"
 FILLED_IN: Final = {"monitor_cgroup": "conmon_cgroup", MONITOR: CONMON, "monitor_env": "conmon_env"}
 USUAL: Final = ("system.slice", *(f"{place}/conmon" for place in SYSTEM_PATH.split(":")))
 RUNTIME: Final[Key] = ("crio", "runtime")
@@ -50,209 +55,259 @@ NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS
 DIRECTORY: Final = PurePosixPath("/etc/crio/crio.conf.d")
 CONFIG_FLAGS: Final = ("--config", "-c")
 DROP_IN_FLAGS: Final = ("--config-dir", "-d")
-# A line of what ``crio config`` prints: commented out where it is CRI-O's default, or storage.conf's.
-PLACE: Final = re.compile(r'^(?:# )?(root|runroot|listen) = "(.+)"$', re.MULTILINE)
-PRINTED_DEFAULT: Final = re.compile(r'^(?:# )?default_runtime = "(.+)"$', re.MULTILINE)
-# Built-in runtimes are printed as comments; runtime-handler is the name in the documentation of the table.
-PRINTED_RUNTIME: Final = re.compile(
-    r"^(?:# )?\[crio\.runtime\.runtimes\.(?!runtime-handler\])([^\]\"]+)\]$", re.MULTILINE
-)
-PRINTED_CGROUP_DRIVER: Final = re.compile(r'^(?:# )?cgroup_manager = "(.+)"$', re.MULTILINE)
 
 
 def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, ...]) -> Iterator[Proposal]:
-    """Yield what CRI-O's drop-in, or its hook file, should say; raise where CRI-O would not read that so."""
+    """Yield the proposal for CRI-O's drop-in, or for its hook file.
+
+    Raises:
+        InstallerError: CRI-O would not start, or would read another file later that overrules ours.
+    """
     trees = configs.trees
     runtimes, default = _merge(state, trees)
-    if default not in {*runtimes, *BUILT_IN, *(entry.name for entry in entries)}:
+    known = {*runtimes, *BUILT_IN}
+    known.update(entry.name for entry in entries)
+    if default not in known:
         problem = f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)'
         raise InstallerError(problem, remedy="define that runtime, or remove default_runtime")
-    # CRI-O looks a runtime without a path up in $PATH by its name.
+
+    # CRI-O looks for a runtime without a path in its PATH, by the runtime's name.
     wrappable = _list_wrappable(runtimes, default)
     low_level = low_level_words(runtimes.get(name, {}).get("runtime_path") or name for name in wrappable)
     if state.hook is not None:
-        yield Proposal((_want_hook(state.hook, entries),), low_level)
+        yield Proposal(files=(_propose_hook(state.hook, entries),), low_level=low_level)
         return
+
     path = state.drop_in or state.config
     _refuse_overruled(state, trees, path, entries)
-    usual = _find_donor(runtimes, default)
-    served = state.serving.handlers if state.serving else {}
-    wants = [WantedKey((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
     own_tree = trees.get(path, {})
-    inherited, _ = _merge(state, {**_read_before(state, trees, path), path: own_tree})
-    moved: dict[str, Tree] = {}
+    in_files, _ = _merge(state, {**_list_earlier(state, trees, path), path: own_tree})
+    donor = _find_donor(runtimes, default)
+    wanted_keys = [WantedKey((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
+    shown: dict[str, Tree] = {}
     for entry in entries:
-        mine = inherited.get(entry.name, {})
-        refuse_taken_name(path, entry.name, mine.get("runtime_path"))
-        # Containers may live on it: what it has inherited stays, whatever the default is now.
-        now, donor = served.get(entry.name), usual
-        if now and now.binary == str(entry.binary):
-            named = {key: one for key, one in usual.items() if key in FILLED_IN and one in USUAL}
-            donor = {**named, **now.table}
-        # Its owner has moved the monitor.
-        if _is_gone(state, donor.get(MONITOR) or CONMON) and not _is_gone(
-            state, usual.get(MONITOR) or CONMON
-        ):
-            moved[entry.name] = {MONITOR: usual.get(MONITOR)}
-            donor = {**donor, **moved[entry.name]}
-        there = table(own_tree, (*RUNTIMES, entry.name), path)
-        wants += _want_runtime(entry, {**donor, **mine}, there)
-    yield Proposal((ProposedFile(path, Syntax.TOML, tuple(wants)),), low_level, shown=moved)
+        defined = in_files.get(entry.name, {})
+        refuse_taken_name(path, entry.name, defined.get("runtime_path"))
+        inherited = _find_inherited(state, entry, donor)
+        if _has_moved_monitor(state, inherited, donor):
+            shown[entry.name] = {MONITOR: donor.get(MONITOR)}
+            inherited = {**inherited, **shown[entry.name]}
+        own_entry = table(own_tree, (*RUNTIMES, entry.name), path)
+        wanted_keys += _list_runtime_keys(entry, {**inherited, **defined}, own_entry)
+    file = ProposedFile(path, Syntax.TOML, tuple(wanted_keys))
+    yield Proposal(files=(file,), low_level=low_level, shown=shown)
+
+
+def _find_inherited(state: EngineState, entry: RuntimeEntry, donor: Tree) -> Tree:
+    """Return the keys that a runtime of ours inherits: of ``donor``, or those that it has inherited already.
+
+    Containers may live on the runtime: it keeps these keys, whatever the default is now.
+    """
+    served = state.served.handlers.get(entry.name)
+    if served is None or served.binary != str(entry.binary):
+        return donor
+    usual = {key: value for key, value in donor.items() if key in FILLED_IN and value in USUAL}
+    return {**usual, **served.table}
+
+
+def _has_moved_monitor(state: EngineState, inherited: Tree, donor: Tree) -> bool:
+    """Tell whether the owner has moved the monitor to the place that ``donor`` names."""
+    is_old_gone = _is_gone(state, inherited.get(MONITOR) or CONMON)
+    return is_old_gone and not _is_gone(state, donor.get(MONITOR) or CONMON)
 
 
 def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
-    """Return what the texts alone tell, for want of a program that can be run."""
+    """Return the settings in force after the next start, by the texts alone."""
     trees = configs.trees
     known, default = _merge(state, trees)
-    # The texts alone: what it serves beside them its next start does not have.
-    texts, _ = _merge(replace(state, serving=None), trees)
-    built_in = {name: Runtime() for name in BUILT_IN if state.serving is None}
-    binaries = {name: str(known[name].get("runtime_path") or "") for name in texts}
-    handlers = {name: Runtime(binaries[name], one) for name, one in texts.items()}
-    # engine-facts.md#crio-absent-program
-    ignored = tuple(name for name in texts if name != default and _is_ignored(state, name, binaries[name]))
-    for name in ignored:
-        del handlers[name]
-    undefined = "" if default in {*known, *BUILT_IN} else default
-    unreadable = sorted(state.unreadable - trees.keys())  # names among its drop-ins that are no files
-    broken = [f"it reads {path}, which is a link to nowhere, or no file" for path in unreadable]
-    sections = (table(tree, RUNTIME, path) for path, tree in trees.items())
-    said = {key: value for section in sections for key, value in section.items() if value}
+    # A runtime that only the running CRI-O serves is not there after the next start.
+    defined, _ = _merge(replace(state, serving=None), trees)
+
+    handlers: dict[str, Runtime] = {}
+    if state.serving is None:
+        handlers = {name: Runtime() for name in BUILT_IN}
+    ignored: list[str] = []
+    for name, runtime in defined.items():
+        binary = str(known[name].get("runtime_path") or "")
+        if name != default and _is_ignored(state, name, binary):
+            ignored.append(name)  # engine-facts.md#crio-absent-program
+        else:
+            handlers[name] = Runtime(binary, runtime)
+
+    broken = ""
+    unreadable = sorted(state.unreadable - trees.keys())
+    if unreadable:
+        broken = f"it reads {unreadable[0]}, which is a link to nowhere, or no file"
+
+    settings: dict[str, Value] = {}
+    for path, tree in trees.items():
+        for key, value in table(tree, RUNTIME, path).items():
+            settings[key] = value or settings.get(key)
     return EffectiveConfig(
-        {**built_in, **handlers},
+        handlers,
         default,
-        undefined=undefined,
-        broken="".join(broken[:1]),
-        hook_dirs=_read_paths(said.get("hooks_dir")) or (PurePosixPath(HOOK_DIR),),
-        ignored=ignored,
+        undefined="" if default in {*known, *BUILT_IN} else default,
+        broken=broken,
+        hook_dirs=_read_paths(settings.get("hooks_dir")) or (PurePosixPath(HOOK_DIR),),
+        ignored=tuple(ignored),
     )
 
 
 def _is_ignored(state: EngineState, name: str, binary: str) -> bool:
-    """Tell whether CRI-O leaves a runtime out for want of its program."""
-    return _is_gone(state, binary or name) and not is_ours(binary)  # ours are put there before they are named
+    """Tell whether CRI-O leaves a runtime out because its program is missing."""
+    # Our programs are installed before a config names them.
+    return _is_gone(state, binary or name) and not is_ours(binary)
 
 
 def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
-    """Yield the programs that a config names, and the words that CRI-O looks for in its PATH.
+    """Yield the programs that a config names, and the names that CRI-O looks for in its PATH.
 
-    Its start runs a monitor, with a bool of True, and asks of another path only whether something is there.
+    The second field tells whether CRI-O runs the program at its start, as it does with monitors. Of other
+    programs CRI-O only looks whether they exist.
     """
-    runtime, runtimes = table(tree, RUNTIME, SOURCE), table(tree, RUNTIMES, SOURCE)
-    yield from ((word, True) for word in (CONMON, CONMON_RS, runtime.get(CONMON)))
-    yield from ((word, False) for word in (PINNS, *BUILT_IN, runtime.get(PINNS_PATH), *runtimes))
-    for one in (table(runtimes, (name,), SOURCE) for name in runtimes):
-        yield from ((one.get("runtime_path"), False), (one.get(MONITOR), True))
+    runtime = table(tree, RUNTIME, SOURCE)
+    runtimes = table(tree, RUNTIMES, SOURCE)
+    for monitor in (CONMON, CONMON_RS, runtime.get(CONMON)):
+        yield monitor, True
+    for program in (PINNS, *BUILT_IN, runtime.get(PINNS_PATH), *runtimes):
+        yield program, False
+    for name in runtimes:
+        entry = table(runtimes, (name,), SOURCE)
+        yield entry.get("runtime_path"), False
+        yield entry.get(MONITOR), True
 
 
 def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-    """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
-    config = state.config
-    place = state.drop_in_directory or (state.drop_in.parent if state.drop_in else DIRECTORY)
-    beside = {path.relative_to(place): text for path, text in texts.items() if path.is_relative_to(place)}
+    """Return ``crio config`` with the root file, and with the drop-ins in a directory of their own."""
+    root = state.config
+    directory = DIRECTORY
+    if state.drop_in_directory is not None:
+        directory = state.drop_in_directory
+    elif state.drop_in is not None:
+        directory = state.drop_in.parent
+    in_directory = [path for path in texts if path.is_relative_to(directory)]
+    drop_ins = {path.relative_to(directory): texts[path] for path in in_directory}
     # An OCI hook of ours is among the texts, and has no settings.
-    read = {
-        path: text
-        for path, text in texts.items()
-        if path in {config, state.drop_in} or path.is_relative_to(place)
-    }
+    read = [path for path in texts if path in {root, state.drop_in, *in_directory}]
+
+    def render(_find_memory_file: Callable[[PurePosixPath], str]) -> Mapping[PurePosixPath, str]:
+        return {root: texts.get(root, "")}
+
+    def read_output(output: str) -> EffectiveConfig:
+        trees = {path: parse(texts[path], Syntax.TOML, name=str(path)) for path in read}
+        return _add_printed(predict(state, Configs(texts, trees)), PrintedConfig.read(output))
+
     return DryRunCommand(
-        memory_files=(config,),
-        render=lambda _: {config: texts.get(config, "")},
-        arguments=("--config", config, "--config-dir", place),
+        memory_files=(root,),
+        render=render,
+        arguments=("--config", root, "--config-dir", directory),
         last_arguments=("config",),
-        directories={place: beside},
+        directories={directory: drop_ins},
         replaced_flags=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
-        read_output=lambda printed: _understand(state, read, printed),
+        read_output=read_output,
     )
 
 
-def _understand(state: EngineState, texts: Mapping[PurePosixPath, str], printed: str) -> EffectiveConfig:
-    """Return what the texts have in force, with what ``crio config`` prints of files, variables and flags."""
-    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
-    effective = predict(state, Configs(texts, trees))
-    effective = replace(effective, places=dict(PLACE.findall(printed)))
-    built_in = {*PRINTED_RUNTIME.findall(printed)} - effective.handlers.keys() - {*effective.ignored}
-    handlers = {**dict.fromkeys(sorted(built_in), Runtime()), **effective.handlers}
-    effective = replace(effective, handlers=handlers)
-    default = PRINTED_DEFAULT.search(printed)
-    if default:
-        effective = replace(effective, default=default[1])
-    cgroup_driver = PRINTED_CGROUP_DRIVER.search(printed)
-    if cgroup_driver:
-        effective = replace(effective, cgroup_driver=cgroup_driver[1])
-    return effective
+def _add_printed(predicted: EffectiveConfig, printed: PrintedConfig) -> EffectiveConfig:
+    """Return the settings by the texts, with the printed settings of variables, flags and defaults."""
+    built_in = printed.runtimes - predicted.handlers.keys() - {*predicted.ignored}
+    handlers = dict.fromkeys(sorted(built_in), Runtime())
+    return replace(
+        predicted,
+        handlers={**handlers, **predicted.handlers},
+        places=printed.places,
+        default=printed.default or predicted.default,
+        cgroup_driver=printed.cgroup_driver or predicted.cgroup_driver,
+    )
 
 
 def _merge(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> tuple[dict[str, Tree], str]:
-    """Return the runtimes and the default as CRI-O merges its files: by name, whole, the last one wins."""
+    """Return the runtimes and the default of all files: CRI-O takes a whole runtime from the last file.
+
+    A running CRI-O tells what the files do not: what it adds, and what other files and flags set.
+    """
     runtimes: dict[str, Tree] = {}
-    named = ""
+    default = ""
     for path, tree in trees.items():
         for name in table(tree, RUNTIMES, path):
             key = (*RUNTIMES, name)
-            runtimes[name] = table(tree, key, path)
-            for word in ("runtime_path", "runtime_type"):
-                text(runtimes[name], word, path, key)
+            runtime = table(tree, key, path)
+            for field in ("runtime_path", "runtime_type"):
+                text(runtime, field, path, key)
             table(tree, (*key, PLATFORM_PATHS), path)
-        named = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or named
+            runtimes[name] = runtime
+        default = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or default
+
     flags = state.flags_for_texts
-    runtimes |= {name: {"runtime_path": binary} for name, binary in flags.runtimes.items()}
-    named = flags.default or named
-    # A running CRI-O tells what the files do not: what it fills in, and what other files and flags say.
-    reported = state.serving.handlers.items() if state.serving else ()
-    theirs = {name: handler.table for name, handler in reported if not is_ours(handler.binary)}
-    runtimes |= {name: {**said, **runtimes.get(name, {})} for name, said in theirs.items()}
-    if state.serving and state.serving.default in theirs:
-        named = named or state.serving.default
-    return runtimes, named or find_built_in(state.version)
+    for name, binary in flags.runtimes.items():
+        runtimes[name] = {"runtime_path": binary}
+    default = flags.default or default
+
+    served = state.served
+    others = {name: handler for name, handler in served.handlers.items() if not is_ours(handler.binary)}
+    for name, handler in others.items():
+        runtimes[name] = {**handler.table, **runtimes.get(name, {})}
+    if not default and served.default in others:
+        default = served.default
+    return runtimes, default or find_built_in(state.version)
 
 
-def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[WantedKey]:
-    """Yield what our entry holds: the keys of ``like``, as CRI-O replaces an entry of an earlier file whole.
+def _list_runtime_keys(entry: RuntimeEntry, settings: Tree, own_entry: Tree) -> Iterator[WantedKey]:
+    """Yield the keys of a runtime of ours: all of them, as CRI-O replaces an entry of an earlier file whole.
 
-    ``there`` is what an entry of that name holds in our file already.
+    Args:
+        entry: the runtime.
+        settings: the settings that the runtime inherits or has.
+        own_entry: the present entry in the file to which the runtime goes.
     """
     key = (*RUNTIMES, entry.name)
     yield WantedKey((*key, "runtime_path"), str(entry.binary))
-    # With type pod the monitor is conmon-rs, which takes no other; a VM is no runtime of ours.
-    yield WantedKey((*key, "runtime_type"), POD if like.get("runtime_type") == POD else "oci")
-    for below, value in leaves(like):
+    # With type pod the monitor is conmon-rs, which takes no other type. A VM is no runtime of ours.
+    yield WantedKey((*key, "runtime_type"), POD if settings.get("runtime_type") == POD else "oci")
+    for below, value in leaves(settings):
         if below[0] not in NOT_INHERITED and value:
             yield WantedKey((*key, *below), value)
-    for platform in table(there, (PLATFORM_PATHS,), PurePosixPath()):
+    for platform in table(own_entry, (PLATFORM_PATHS,), PurePosixPath()):
         yield WantedKey((*key, PLATFORM_PATHS, platform), str(entry.binary))
-    if there.get(INHERIT):
+    if own_entry.get(INHERIT):
         yield WantedKey((*key, INHERIT), value=False)
 
 
 def _is_gone(state: EngineState, program: Value) -> bool:
+    """Tell whether a program, a path or a name in CRI-O's PATH, is missing."""
     return PurePosixPath(str(program)) in state.gone
 
 
 def _find_donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
-    """Return the runtime whose keys ours take over; one of NVIDIA's where there is no other."""
+    """Return the runtime whose keys ours take: one of NVIDIA's only if there is no other."""
     donors = [runtimes[name] for name in _list_wrappable(runtimes, default) if name in runtimes]
-    return next((one for one in donors if not is_ours(one.get("runtime_path"))), donors[0] if donors else {})
+    for donor in donors:
+        if not is_ours(donor.get("runtime_path")):
+            return donor
+    return donors[0] if donors else {}
 
 
 def _list_wrappable(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]:
-    """Yield the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
+    """Yield the runtimes that ours may wrap, preferred first, NVIDIA's own among them."""
     for name in (default, "runc", "crun"):
-        entry = runtimes.get(name, {})
-        if entry.get("runtime_type") != "vm" and is_oci(name, entry.get("runtime_path")):
+        runtime = runtimes.get(name, {})
+        if runtime.get("runtime_type") != "vm" and is_oci(name, runtime.get("runtime_path")):
             yield name
 
 
-def _read_before(
+def _list_earlier(
     state: EngineState, trees: Mapping[PurePosixPath, Tree], path: PurePosixPath
-) -> Mapping[PurePosixPath, Tree]:
-    """Return the files that are read before ``path``, the root file first (engine-facts.md#crio-drop-ins)."""
-    return {
-        other: tree
-        for other, tree in trees.items()
-        if other != path and (other == state.config or (path != state.config and other < path))
-    }
+) -> dict[PurePosixPath, Tree]:
+    """Return the files that CRI-O reads before ``path``: the root file and earlier drop-ins.
+
+    See engine-facts.md#crio-drop-ins.
+    """
+    earlier = {}
+    for other, tree in trees.items():
+        is_drop_in_earlier = other == state.config or other < path
+        if path not in {state.config, other} and is_drop_in_earlier:
+            earlier[other] = tree
+    return earlier
 
 
 def _refuse_overruled(
@@ -261,82 +316,111 @@ def _refuse_overruled(
     path: PurePosixPath,
     entries: tuple[RuntimeEntry, ...],
 ) -> None:
-    before = _read_before(state, trees, path)
+    """Refuse files that CRI-O reads after ours and that set the same runtimes or the default.
+
+    Raises:
+        InstallerError: there is such a file.
+    """
+    earlier = _list_earlier(state, trees, path)
+    sets_default = any(entry.default for entry in entries)
     for other, tree in trees.items():
-        if other == path or other in before:
+        if other == path or other in earlier:
             continue
-        later, names = table(tree, RUNTIME, other), set()
-        for entry in entries:
-            one = table(tree, (*RUNTIMES, entry.name), other)
-            same = one.get("runtime_path") == str(entry.binary) and not one.keys() & {PLATFORM_PATHS, INHERIT}
-            if entry.name in table(tree, RUNTIMES, other) and not same:
-                names.add(entry.name)
-        if names or (any(entry.default for entry in entries) and later.get(DEFAULT)):
-            word = f"the runtime {min(names)}" if names else DEFAULT
-            raise InstallerError(
-                f"configure CRI-O in {path} ({other} is read later and sets {word} too)",
-                remedy=Remedy(
-                    "name a file that sorts after it with ",
-                    Option("drop-in-config"),
-                    f", or remove {word} there",
-                ),
-            )
+        names = {entry.name for entry in entries if _overrules(tree, other, entry)}
+        if names:
+            setting = f"the runtime {min(names)}"
+        elif sets_default and table(tree, RUNTIME, other).get(DEFAULT):
+            setting = DEFAULT
+        else:
+            continue
+        remedy = Remedy(
+            "name a file that sorts after it with ", Option("drop-in-config"), f", or remove {setting} there"
+        )
+        problem = f"configure CRI-O in {path} ({other} is read later and sets {setting} too)"
+        raise InstallerError(problem, remedy=remedy)
 
 
-def _want_hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> ProposedFile:
+def _overrules(tree: Tree, path: PurePosixPath, entry: RuntimeEntry) -> bool:
+    """Tell whether a file defines a runtime of ours with another program, or with one for each platform."""
+    if entry.name not in table(tree, RUNTIMES, path):
+        return False
+    runtime = table(tree, (*RUNTIMES, entry.name), path)
+    has_program = runtime.get("runtime_path") == str(entry.binary)
+    return not has_program or not runtime.keys().isdisjoint({PLATFORM_PATHS, INHERIT})
+
+
+def _propose_hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> ProposedFile:
     """Return the OCI hook file (containers/common oci-hooks(5), version 1.0.0)."""
     toolkit = entries[0].binary.parent
-    return ProposedFile(
-        path,
-        Syntax.JSON,
-        (
-            WantedKey(("version",), "1.0.0"),
-            WantedKey(("hook", "path"), str(toolkit / "nvidia-container-runtime-hook")),
-            WantedKey(("hook", "args"), ["nvidia-container-runtime-hook", "prestart"]),
-            WantedKey(("hook", "env"), [f"PATH={SYSTEM_PATH}:{toolkit}"]),
-            WantedKey(("when", "always"), value=True),
-            WantedKey(("when", "commands"), [".*"]),
-            WantedKey(("stages",), ["prestart"]),
-        ),
+    wanted_keys = (
+        WantedKey(("version",), "1.0.0"),
+        WantedKey(("hook", "path"), str(toolkit / "nvidia-container-runtime-hook")),
+        WantedKey(("hook", "args"), ["nvidia-container-runtime-hook", "prestart"]),
+        WantedKey(("hook", "env"), [f"PATH={SYSTEM_PATH}:{toolkit}"]),
+        WantedKey(("when", "always"), value=True),
+        WantedKey(("when", "commands"), [".*"]),
+        WantedKey(("stages",), ["prestart"]),
     )
+    return ProposedFile(path, Syntax.JSON, wanted_keys)
 
 
-def read_effective(tree: Tree) -> EffectiveConfig:
-    """Return what a whole config of CRI-O has in force; raise KeyError where it is none of CRI-O's.
+def read_effective(tree: Mapping[str, Any]) -> EffectiveConfig:
+    """Return the settings in force by a whole config of CRI-O, in which a missing setting is a default.
 
-    What ``crio config`` leaves out, or comments out, is CRI-O's default.
+    Raises:
+        KeyError: the tree is no config of CRI-O.
     """
-    storage, runtime = table(tree, ("crio",), SOURCE), table(tree, ("crio", "runtime"), SOURCE)
+    crio = table(tree, ("crio",), SOURCE)
+    runtime = table(tree, RUNTIME, SOURCE)
     if not runtime:
         raise KeyError("crio.runtime")
-    runtimes = table(runtime, ("runtimes",), SOURCE)
-    # A reloaded CRI-O does not say what it has filled in.
-    filled = {key: (*USUAL, runtime.get(said)) for key, said in FILLED_IN.items()}
-    handlers = {}
-    for name in runtimes:
-        one = table(runtimes, (name,), SOURCE)
-        said = {key: value for key, value in one.items() if value not in filled.get(key, ())}
-        handlers[name] = Runtime(text(one, "runtime_path", SOURCE), said, text(one, MONITOR, SOURCE))
-    run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
-    driver = text(storage, "storage_driver", SOURCE) or DRIVER
-    places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
-    places["listen"] = text(table(storage, ("api",), SOURCE), "listen", SOURCE)
-    hook_dirs, cdi_dirs = _read_paths(runtime.get("hooks_dir")), _read_paths(runtime.get("cdi_spec_dirs"))
-    nri, ours = table(storage, ("nri",), SOURCE), {RUNTIMES, (*RUNTIME, "defaultruntime")}
-    known = ((key, repr(value)) for key, value in flatten(tree) if value or value == 0)
-    rest = sorted(each for each in known if each[0][:3] not in ours)
+
+    run_root = text(crio, "runroot", SOURCE)
+    driver = text(crio, "storage_driver", SOURCE) or DRIVER
+    places = {
+        "root": text(crio, "root", SOURCE),
+        "runroot": run_root,
+        "listen": text(table(crio, ("api",), SOURCE), "listen", SOURCE),
+    }
+    hook_dirs = _read_paths(runtime.get("hooks_dir"))
+    cdi_dirs = _read_paths(runtime.get("cdi_spec_dirs"))
+    nri = table(crio, ("nri",), SOURCE)
+    is_nri_on = nri.get("enable_nri") is not False and not nri.get("nri_disable_connections")
     return EffectiveConfig(
-        handlers,
-        text(runtime, "default_runtime", SOURCE),
+        _read_handlers(runtime),
+        text(runtime, DEFAULT, SOURCE),
         cdi=None if cdi_dirs is None else bool(cdi_dirs),
         cdi_dirs=cdi_dirs or (),
         cgroup_driver=text(runtime, "cgroup_manager", SOURCE),
-        rest_digest=sha256(repr(rest).encode()).hexdigest(),
-        state=PurePosixPath(run_root, f"{driver}-containers"),
+        rest_digest=_digest(tree),
+        state=PurePosixPath(run_root or RUN_ROOT, f"{driver}-containers"),
         hook_dirs=(PurePosixPath(HOOK_DIR),) if hook_dirs is None else hook_dirs,
-        places={name: said for name, said in places.items() if said},
-        nri=nri.get("enable_nri") is not False and not nri.get("nri_disable_connections") if nri else None,
+        places={name: place for name, place in places.items() if place},
+        nri=is_nri_on if nri else None,
     )
+
+
+def _read_handlers(runtime: Tree) -> dict[str, Runtime]:
+    """Return the runtimes of a whole config without the keys that CRI-O adds: a reload hides these keys."""
+    added = {key: (*USUAL, runtime.get(source)) for key, source in FILLED_IN.items()}
+    handlers = {}
+    runtimes = table(runtime, ("runtimes",), SOURCE)
+    for name in runtimes:
+        entry = table(runtimes, (name,), SOURCE)
+        settings = {key: value for key, value in entry.items() if value not in added.get(key, ())}
+        binary = text(entry, "runtime_path", SOURCE)
+        handlers[name] = Runtime(binary, settings, text(entry, MONITOR, SOURCE))
+    return handlers
+
+
+def _digest(tree: Mapping[str, Any]) -> str:
+    """Return the digest of all settings besides the runtimes and the default."""
+    compared = {RUNTIMES, (*RUNTIME, "defaultruntime")}
+    rest = []
+    for key, value in flatten(tree):
+        if (value or value == 0) and key[:3] not in compared:
+            rest.append((key, repr(value)))
+    return sha256(repr(sorted(rest)).encode()).hexdigest()
 
 
 def find_runtime_root(effective: EffectiveConfig, handler: str, version: Version | None) -> str:
@@ -350,10 +434,13 @@ def find_runtime_root(effective: EffectiveConfig, handler: str, version: Version
 
 
 def _read_paths(value: Value) -> tuple[PurePosixPath, ...] | None:
-    return tuple(PurePosixPath(str(each)) for each in value) if isinstance(value, list) else None
+    """Return a list of paths, None for another value."""
+    if not isinstance(value, list):
+        return None
+    return tuple(PurePosixPath(str(each)) for each in value)
 
 
 def read_runtimes(tree: Tree) -> dict[str, str]:
     """Return the runtimes that a file names, with their programs."""
-    runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
+    runtimes = table(tree, RUNTIMES, SOURCE)
     return {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}

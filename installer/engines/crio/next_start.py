@@ -1,6 +1,5 @@
 """The settings that CRI-O's next start comes to: its files, then the variables and the flags of its unit."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from installer.config_text import Key, Tree, Value, value_at
+from installer.engines.crio.printed import PrintedConfig
 from installer.model.engine import HostReader, LoadInput
 
 RUNTIMES: Final[Key] = ("crio", "runtime", "runtimes")
@@ -96,7 +96,7 @@ class NextStart(Struct, frozen=True):
             whole = overlay(whole, tree)
         by_unit, from_unit = _read_unit(given.words, given.environment)
         whole = overlay(whole, by_unit)
-        printed = read_printed(given.printed)
+        printed = PrintedConfig.read(given.printed).changed
         # CRI-O does not print all that a runtime has.
         runtimes = _table(whole, RUNTIMES)
         said = _table(printed, RUNTIMES)
@@ -160,14 +160,6 @@ class NextStart(Struct, frozen=True):
             if whence := self.from_unit.get(key[:number]):
                 return whence
         return ""
-
-
-def read_printed(text: str) -> Tree:
-    """Return what ``crio config`` prints without a comment sign: what differs from CRI-O's defaults."""
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):  # a release that prints a value without escaping it
-        return {}
 
 
 def overlay(under: Tree, over: Tree, key: Key = ()) -> Tree:
