@@ -1,4 +1,4 @@
-"""What CRI-O refuses only when it starts: ``crio config`` accepts all of that.
+"""Settings that CRI-O refuses only when it starts: ``crio config`` accepts all of them.
 
 The rules are those of ``Validate`` with ``onExecution``, and of ``server.New``, in CRI-O from 1.24 on
 (engine-facts.md#crio-start-checks).
@@ -7,7 +7,7 @@ The rules are those of ``Validate`` with ``onExecution``, and of ``server.New``,
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -31,14 +31,14 @@ DURATION: Final = re.compile(
 ID_MAPPINGS: Final = re.compile(r"\d+:\d+:\d+(,\d+:\d+:\d+)*")
 HIGHEST_PORT: Final = 65535
 SERVICES: Final = PurePosixPath("/etc/services")
-# Those that Go knows without /etc/services.
+# The names of ports that Go knows without /etc/services.
 PORT_NAMES: Final = frozenset(
     {
         *("domain", "ftp", "ftps", "gopher", "http", "https", "imap2", "imap3", "imaps"),
         *("pop3", "pop3s", "smtp", "ssh", "submission", "telnet"),
     }
 )
-# Settings that name a directory, which CRI-O makes where it is absent.
+# Settings that name a directory; CRI-O makes a missing directory.
 DIRECTORIES: Final[tuple[Key, ...]] = (
     ("crio", "log_dir"),
     ("crio", "root"),
@@ -52,7 +52,7 @@ DIRECTORIES: Final[tuple[Key, ...]] = (
     ("crio", "image", "signature_policy_dir"),
     ("crio", "image", "namespaced_auth_dir"),
 )
-# Settings that name a file or a socket, whose directory CRI-O makes.
+# Settings that name a file or a socket; CRI-O makes the directory.
 IN_DIRECTORIES: Final[tuple[Key, ...]] = (
     ("crio", "version_file"),
     ("crio", "version_file_persist"),
@@ -77,13 +77,13 @@ HOOK_STAGES: Final = frozenset(
     {"createContainer", "createRuntime", "prestart", "poststart", "poststop", "startContainer"}
 )
 CRUN_SINCE: Final = (1, 31)
-# Since when a runtime has keys that may be wrong.
+# The first releases that read a key of a runtime and may refuse its value.
 NO_SYNC_LOG_SINCE: Final = (1, 31)
 RUNTIME_KEYS_SINCE: Final = (1, 34)
 
 
 def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
-    """Yield why CRI-O would not start with configs that it can read, and with what its unit gives it."""
+    """Yield the errors by which CRI-O would not start with its readable configs and with its unit."""
     start = NextStart.of(given)
     for find in (
         _find_wrong_words,
@@ -101,38 +101,46 @@ def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
 
 
 def find_built_in(version: Version | None) -> str:
-    """Return the runtime that CRI-O has, and its default, where no config says otherwise."""
-    return "runc" if version is not None and version < CRUN_SINCE else "crun"
+    """Return CRI-O's built-in runtime, which is its default if no config names another."""
+    if version is not None and version < CRUN_SINCE:
+        return "runc"
+    return "crun"
 
 
 def _make_error(start: NextStart, problem: str, key: Key) -> LoadError:
-    """Return an error about a setting, with where that comes from."""
+    """Return an error about a setting, with the file, the flag or the variable that sets it."""
     source = start.tell_source(*key)
-    return LoadError(f"{problem} ({source})" if source else problem, start.tell_remedy(*key))
+    reason = f"{problem} ({source})" if source else problem
+    return LoadError(reason, start.tell_remedy(*key))
 
 
 def _find_default(start: NextStart) -> str:
+    """Return the default runtime of the next start."""
     return start.text("crio", "runtime", "default_runtime") or find_built_in(start.given.state.version)
 
 
 def _find_wrong_words(start: NextStart) -> Iterator[LoadError]:
-    """Yield the settings whose text is none of those that CRI-O knows."""
+    """Yield the settings whose texts CRI-O does not accept."""
     key: Key = ("crio", "log_dir")
     log_dir = start.text(*key)
     if log_dir and not log_dir.startswith("/"):
         yield _make_error(start, f"its log_dir {log_dir} is no absolute path", key)
+
     key = ("crio", "storage_driver")
     driver = start.text(*key)
     if driver and driver not in STORAGE_DRIVERS:
         yield _make_error(start, f"its storage_driver {driver} is none that CRI-O knows", key)
+
     key = ("crio", "api", "stream_idle_timeout")
-    idle = start.text(*key)
-    if idle and not DURATION.fullmatch(idle):
-        yield _make_error(start, f"its stream_idle_timeout {idle} is no duration such as 4h", key)
+    idle_timeout = start.text(*key)
+    if idle_timeout and not DURATION.fullmatch(idle_timeout):
+        yield _make_error(start, f"its stream_idle_timeout {idle_timeout} is no duration such as 4h", key)
+
     key = ("crio", "api", "stream_port")
     port = start.text(*key)
     if port and not _is_port(start, port):
         yield _make_error(start, f"its stream_port {port} is no port", key)
+
     mappings = {name: start.text("crio", "runtime", name) for name in ("uid_mappings", "gid_mappings")}
     if all(mappings.values()):
         for name, mapping in mappings.items():
@@ -142,6 +150,7 @@ def _find_wrong_words(start: NextStart) -> Iterator[LoadError]:
 
 
 def _is_port(start: NextStart, port: str) -> bool:
+    """Tell whether a text is a port's number, or its name in /etc/services."""
     if port.isascii() and port.isdigit():
         return int(port) <= HIGHEST_PORT
     services = _read_text(start, SERVICES)
@@ -151,6 +160,7 @@ def _is_port(start: NextStart, port: str) -> bool:
 
 
 def _find_bad_cgroup_manager(start: NextStart) -> Iterator[LoadError]:
+    """Yield a cgroup manager that CRI-O does not know."""
     manager = start.text("crio", "runtime", "cgroup_manager")
     if manager and manager not in CGROUP_MANAGERS:
         problem = f"its cgroup_manager {manager} is neither systemd nor cgroupfs"
@@ -158,20 +168,27 @@ def _find_bad_cgroup_manager(start: NextStart) -> Iterator[LoadError]:
 
 
 def explain_ignored(start: NextStart, name: str) -> str:
-    """Return why CRI-O leaves a runtime out, or does not start if that is its default; "" for neither."""
+    """Return the reason for which CRI-O leaves a runtime out; "" if it does not.
+
+    CRI-O does not start if it would leave its default runtime out.
+    """
     runtime = start.runtimes.get(name, {})
     kind = _text(runtime, "runtime_type")
     if kind not in TYPES:
         return f"the runtime_type of {name}, {kind}, is neither oci nor vm nor pod"
-    binary, word = _text(runtime, "runtime_path"), name
+
+    program = name  # looked up in the PATH of CRI-O
+    binary = _text(runtime, "runtime_path")
     if runtime.get("inherit_default_runtime") is True:
-        word = _find_default(start)
-        binary = _text(start.runtimes.get(word, {}), "runtime_path")
-    missing = _explain_missing(start, f"the runtime_path of {name}", binary, word)
-    if missing and not is_ours(binary):  # ours are put there before they are named
+        program = _find_default(start)
+        binary = _text(start.runtimes.get(program, {}), "runtime_path")
+    missing = _explain_missing(start, f"the runtime_path of {name}", binary, program)
+    if missing and not is_ours(binary):  # our programs are installed before a config names them
         return missing
+
     if kind == "vm" and binary and not VM_PROGRAM.fullmatch(PurePosixPath(binary).name):
         return f"the runtime_path of {name}, {binary}, is not named containerd-shim-…, as one of type vm is"
+
     config = _text(runtime, "runtime_config_path")
     if config and kind != "vm":
         return f"{name} has a runtime_config_path, which goes with the runtime_type vm alone"
@@ -181,7 +198,7 @@ def explain_ignored(start: NextStart, name: str) -> str:
 
 
 def _explain_newer_keys(start: NextStart, name: str, runtime: Tree) -> str:
-    """Return which key of later releases is wrong in a runtime; "" where none is."""
+    """Return the flaw of a runtime's key that earlier releases do not have; "" for none."""
     version = start.given.state.version
     if version is None:
         return ""
@@ -196,58 +213,68 @@ def _explain_newer_keys(start: NextStart, name: str, runtime: Tree) -> str:
     if affinity not in {"", "first"}:
         return f"the exec_cpu_affinity of {name}, {affinity}, is not first"
     profile = _text(runtime, "seccomp_profile")
-    if profile and (flaw := _judge_profile(start, PurePosixPath("/", profile))):
+    flaw = _find_flaw_of_profile(start, PurePosixPath("/", profile)) if profile else ""
+    if flaw:
         return f"the seccomp_profile of {name}, {profile}, {flaw}"
     return ""
 
 
 def _find_bad_default(start: NextStart) -> Iterator[LoadError]:
-    """Yield why CRI-O would refuse its default runtime; another one it leaves out."""
+    """Yield the reason for which CRI-O refuses its default runtime; it leaves another runtime out."""
     default = _find_default(start)
-    if reason := explain_ignored(start, default):
+    reason = explain_ignored(start, default)
+    if reason:
         yield _make_error(start, reason, (*RUNTIMES, default))
 
 
 def _find_missing_programs(start: NextStart) -> Iterator[LoadError]:
-    """Yield the programs that CRI-O starts with and that are none (engine-facts.md#crio-conmon)."""
-    pinns: Key = ("crio", "runtime", "pinns_path")
-    if missing := _explain_missing(start, "its pinns_path", start.text(*pinns), "pinns"):
-        yield _make_error(start, missing, pinns)
-    conmon: Key = ("crio", "runtime", "conmon")
-    for_all = start.text(*conmon)
-    for name in _list_taken(start):
+    """Yield the missing programs that CRI-O needs at its start (engine-facts.md#crio-conmon)."""
+    pinns_key: Key = ("crio", "runtime", "pinns_path")
+    missing = _explain_missing(start, "its pinns_path", start.text(*pinns_key), "pinns")
+    if missing:
+        yield _make_error(start, missing, pinns_key)
+
+    conmon_key: Key = ("crio", "runtime", "conmon")
+    conmon = start.text(*conmon_key)  # the monitor of all runtimes; "" if each runtime has its own
+    for name in _list_used_runtimes(start):
         runtime = start.runtimes.get(name, {})
         monitor = _text(runtime, "monitor_path")
         kind = _text(runtime, "runtime_type")
-        what = f"the monitor_path of {name}"
+        setting = f"the monitor_path of {name}"
         missing = ""
         if kind in {"", "oci"}:
-            missing = _explain_missing(start, what, for_all or monitor, "conmon", runs=True)
+            missing = _explain_missing(start, setting, conmon or monitor, "conmon", runs=True)
         elif kind == POD and name == _find_default(start):
-            # CRI-O leaves another runtime out whose conmon-rs does not start.
-            missing = _explain_missing(start, what, monitor, "conmonrs", runs=True)
+            # CRI-O leaves a runtime out whose conmon-rs does not start, unless it is the default.
+            missing = _explain_missing(start, setting, monitor, "conmonrs", runs=True)
         if missing:
-            yield _make_error(start, missing, conmon if for_all and kind != POD else (*RUNTIMES, name))
+            key = conmon_key if conmon and kind != POD else (*RUNTIMES, name)
+            yield _make_error(start, missing, key)
 
 
 def _find_bad_cgroups(start: NextStart) -> Iterator[LoadError]:
     """Yield the cgroups of conmon that do not go with the cgroup manager."""
-    for_all = start.text("crio", "runtime", "conmon_cgroup")
+    conmon_key: Key = ("crio", "runtime", "conmon_cgroup")
+    conmon_cgroup = start.text(*conmon_key)  # of all runtimes; "" if each runtime has its own
     by_systemd = start.text("crio", "runtime", "cgroup_manager") in {"", "systemd"}
-    for name in _list_taken(start):
+    for name in _list_used_runtimes(start):
         runtime = start.runtimes.get(name, {})
         if _text(runtime, "runtime_type") not in {"", "oci"}:
             continue
-        cgroup = for_all or _text(runtime, "monitor_cgroup") or SYSTEM_SLICE
-        fits = cgroup.endswith(".slice") if by_systemd else cgroup == SYSTEM_SLICE
+        cgroup = conmon_cgroup or _text(runtime, "monitor_cgroup") or SYSTEM_SLICE
+        if by_systemd:
+            fits = cgroup.endswith(".slice")
+            wanted = "pod or a slice"
+        else:
+            fits = cgroup == SYSTEM_SLICE
+            wanted = "pod or unset with the cgroup_manager cgroupfs"
         if cgroup != POD and not fits:
-            wanted = "pod or a slice" if by_systemd else "pod or unset with the cgroup_manager cgroupfs"
-            key: Key = ("crio", "runtime", "conmon_cgroup") if for_all else (*RUNTIMES, name)
+            key = conmon_key if conmon_cgroup else (*RUNTIMES, name)
             yield _make_error(start, f"the monitor_cgroup of {name}, {cgroup}, is not {wanted}", key)
 
 
-def _list_taken(start: NextStart) -> Iterator[str]:
-    """Yield the runtimes that CRI-O does not leave out: the built-in one, the default, the others."""
+def _list_used_runtimes(start: NextStart) -> Iterator[str]:
+    """Yield the runtimes that CRI-O does not leave out: the built-in runtime, the default, the others."""
     names = (find_built_in(start.given.state.version), _find_default(start), *start.runtimes)
     for name in dict.fromkeys(names):
         if not explain_ignored(start, name):
@@ -255,10 +282,12 @@ def _list_taken(start: NextStart) -> Iterator[str]:
 
 
 def _find_bad_directories(start: NextStart) -> Iterator[LoadError]:
-    """Yield the directories that CRI-O could not make, for a file stands in their place or above it."""
+    """Yield the directories that CRI-O cannot make because of a file in their place or above."""
     for key in (*DIRECTORIES, *IN_DIRECTORIES):
         for place in start.texts(*key):
-            directory = PurePosixPath(place).parent if key in IN_DIRECTORIES else PurePosixPath(place)
+            directory = PurePosixPath(place)
+            if key in IN_DIRECTORIES:
+                directory = directory.parent
             obstacle = _find_obstacle(start, directory)
             if obstacle:
                 problem = f"its {key[-1]} {place} cannot be made: {obstacle}"
@@ -267,22 +296,24 @@ def _find_bad_directories(start: NextStart) -> Iterator[LoadError]:
 
 
 def _find_bad_nri(start: NextStart) -> Iterator[LoadError]:
-    """Yield the places of NRI that CRI-O could neither make nor read."""
-    nri = start.whole.get("crio")
-    table = nri.get("nri") if isinstance(nri, Mapping) else None
-    if isinstance(table, Mapping) and table.get("enable_nri") is False:
+    """Yield the places of NRI that CRI-O can neither make nor read."""
+    if value_at(start.whole, ("crio", "nri", "enable_nri")) is False:
         return
     for name in ("nri_listen", "nri_plugin_dir"):
         key = ("crio", "nri", name)
         place = start.text(*key)
-        path = PurePosixPath(place).parent if name == "nri_listen" else PurePosixPath(place)
-        obstacle = _find_obstacle(start, path) if place else ""
+        if not place:
+            continue
+        directory = PurePosixPath(place)
+        if name == "nri_listen":
+            directory = directory.parent
+        obstacle = _find_obstacle(start, directory)
         if obstacle:
             yield _make_error(start, f"its {name} {place} cannot be made: {obstacle}", key)
 
 
 def _find_obstacle(start: NextStart, path: PurePosixPath) -> str:
-    """Return why CRI-O cannot make a directory that may be missing; "" if it exists or can be made."""
+    """Return the reason for which CRI-O cannot make a directory; "" if it exists or can be made."""
     if not path.is_absolute():
         return ""
     for each in (path, *path.parents):
@@ -299,13 +330,15 @@ def _find_obstacle(start: NextStart, path: PurePosixPath) -> str:
 
 
 def _find_bad_profiles(start: NextStart) -> Iterator[LoadError]:
-    """Yield the files that CRI-O reads at its start and that it would not take."""
+    """Yield the files that CRI-O reads at its start and refuses."""
     profile = start.text("crio", "runtime", "seccomp_profile")
-    # Without the file CRI-O takes its own profile.
-    is_there = bool(profile) and start.host.kind(PurePosixPath("/", profile)) is not Kind.ABSENT
-    if is_there and (flaw := _judge_profile(start, PurePosixPath("/", profile))):
-        key = ("crio", "runtime", "seccomp_profile")
-        yield _make_error(start, f"its seccomp_profile {profile} {flaw}", key)
+    path = PurePosixPath("/", profile)
+    # CRI-O uses its own profile if the file is missing.
+    if profile and start.host.kind(path) is not Kind.ABSENT:
+        flaw = _find_flaw_of_profile(start, path)
+        if flaw:
+            key = ("crio", "runtime", "seccomp_profile")
+            yield _make_error(start, f"its seccomp_profile {profile} {flaw}", key)
     yield from _find_bad_classes(start, "blockio_config_file", ("classes",))
     # CRI-O ignores the setting on a machine without resctrl.
     if start.host.kind(RESCTRL / "info") is Kind.DIRECTORY:
@@ -314,19 +347,19 @@ def _find_bad_profiles(start: NextStart) -> Iterator[LoadError]:
 
 
 def _find_bad_classes(start: NextStart, name: str, tables: Collection[str]) -> Iterator[LoadError]:
-    """Yield what is wrong with the file of a setting that defines classes of containers, in YAML."""
+    """Yield the flaw of the YAML file in which a setting defines classes of containers."""
     key: Key = ("crio", "runtime", name)
     place = start.text(*key)
     if not place:
         return
     text = _read_text(start, PurePosixPath("/", place))
-    flaw = "cannot be read" if text is None else _judge_classes(text, tables)
+    flaw = "cannot be read" if text is None else _find_flaw_of_classes(text, tables)
     if flaw:
         yield _make_error(start, f"its {name} {place} {flaw}", key)
 
 
-def _judge_classes(text: str, tables: Collection[str]) -> str:
-    """Return what is wrong with a YAML text, "" where nothing is; each of ``tables`` is a mapping in it."""
+def _find_flaw_of_classes(text: str, tables: Collection[str]) -> str:
+    """Return the flaw of a YAML text in which each of ``tables`` must be a mapping; "" for none."""
     if len(text) > LONGEST_YAML:
         return ""
     import yaml  # few nodes have such a file
@@ -347,7 +380,7 @@ def _judge_classes(text: str, tables: Collection[str]) -> str:
 
 
 def _find_bad_apparmor_profile(start: NextStart) -> Iterator[LoadError]:
-    """Yield that a profile of AppArmor is not loaded; a kernel that hides its profiles is not asked."""
+    """Yield a profile of AppArmor that the kernel has not loaded, if the kernel shows its profiles."""
     key: Key = ("crio", "runtime", "apparmor_profile")
     profile = start.text(*key)
     if profile in APPARMOR_PROFILES or not _uses_apparmor(start):
@@ -367,8 +400,8 @@ def _uses_apparmor(start: NextStart) -> bool:
     return any(start.host.is_program(place / APPARMOR_PARSER.name) for place in start.paths)
 
 
-def _judge_profile(start: NextStart, path: PurePosixPath) -> str:
-    """Return what is wrong with a seccomp profile, "" where nothing is."""
+def _find_flaw_of_profile(start: NextStart, path: PurePosixPath) -> str:
+    """Return the flaw of a seccomp profile; "" for none."""
     text = _read_text(start, path)
     if text is None:
         return "cannot be read"
@@ -376,20 +409,26 @@ def _judge_profile(start: NextStart, path: PurePosixPath) -> str:
         profile = json.loads(text)
     except (ValueError, RecursionError):
         return "is not valid JSON"
-    return "" if isinstance(profile, dict) else "is not a JSON object"
+    if not isinstance(profile, dict):
+        return "is not a JSON object"
+    return ""
 
 
 def _find_bad_registries(start: NextStart) -> Iterator[LoadError]:
-    """Yield the files about registries that CRI-O would not take (containers-registries.conf(5))."""
-    drop_ins = [REGISTRIES_DIR / name for name in sorted(start.host.names(REGISTRIES_DIR))]
-    for path in (REGISTRIES, *(each for each in drop_ins if each.name.endswith(".conf"))):
+    """Yield the files about registries that CRI-O refuses (containers-registries.conf(5))."""
+    names = sorted(start.host.names(REGISTRIES_DIR))
+    drop_ins = [REGISTRIES_DIR / name for name in names if name.endswith(".conf")]
+    for path in (REGISTRIES, *drop_ins):
         text = _read_text(start, path)
-        if text is not None and (flaw := _judge_registries(text, is_drop_in=path != REGISTRIES)):
+        if text is None:
+            continue
+        flaw = _find_flaw_of_registries(text, is_drop_in=path != REGISTRIES)
+        if flaw:
             yield LoadError(f"{path} {flaw}", f"correct {path}")
 
 
-def _judge_registries(text: str, *, is_drop_in: bool) -> str:
-    """Return what is wrong with a file about registries, "" where nothing is."""
+def _find_flaw_of_registries(text: str, *, is_drop_in: bool) -> str:
+    """Return the flaw of a file about registries; "" for none."""
     try:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -402,8 +441,10 @@ def _judge_registries(text: str, *, is_drop_in: bool) -> str:
     mode = tree.get("short-name-mode", SHORT_NAME_MODES[0])
     if mode and mode not in SHORT_NAME_MODES:
         return f"has the short-name-mode {mode}"
-    registries = tree.get("registry", [])
-    for registry in registries if isinstance(registries, list) else []:
+    registries = tree.get("registry")
+    if not isinstance(registries, list):
+        return ""
+    for registry in registries:
         if not isinstance(registry, dict):
             return "has a registry that is no table"
         location = registry.get("location", "")
@@ -417,15 +458,19 @@ def _judge_registries(text: str, *, is_drop_in: bool) -> str:
 
 
 def _find_bad_hooks(start: NextStart) -> Iterator[LoadError]:
-    """Yield the OCI hooks that CRI-O would not take (oci-hooks(5))."""
-    for directory in start.texts("crio", "runtime", "hooks_dir") or (HOOK_DIR,):
-        place = PurePosixPath(directory)
-        if not place.is_absolute():
+    """Yield the OCI hooks that CRI-O refuses (oci-hooks(5))."""
+    for place in start.texts("crio", "runtime", "hooks_dir") or (HOOK_DIR,):
+        directory = PurePosixPath(place)
+        if not directory.is_absolute():
             continue
         with suppress(InstallerError):
-            for name in sorted(start.host.names(place)):
-                if name.endswith(".json") and (flaw := _judge_hook(start, place / name)):
-                    yield LoadError(f"the hook {place / name} {flaw}", f"correct or remove {place / name}")
+            for name in sorted(start.host.names(directory)):
+                if not name.endswith(".json"):
+                    continue
+                hook = directory / name
+                flaw = _find_flaw_of_hook(start, hook)
+                if flaw:
+                    yield LoadError(f"the hook {hook} {flaw}", f"correct or remove {hook}")
 
 
 def _find_pipes(start: NextStart) -> Iterator[LoadError]:
@@ -437,11 +482,13 @@ def _find_pipes(start: NextStart) -> Iterator[LoadError]:
     yield from find_cdi_pipes(start.host, directories, "it would not start")
 
 
-def _judge_hook(start: NextStart, path: PurePosixPath) -> str:
-    """Return what is wrong with a hook, "" where nothing is, and where it is not there any more."""
+def _find_flaw_of_hook(start: NextStart, path: PurePosixPath) -> str:
+    """Return the flaw of a hook; "" for none, or for a file that is not there any more."""
     text = _read_text(start, path)
     if text is None:
-        return "" if start.host.kind(path) is Kind.ABSENT else "cannot be read"
+        if start.host.kind(path) is Kind.ABSENT:
+            return ""
+        return "cannot be read"
     try:
         hook = json.loads(text)
     except (ValueError, RecursionError):
@@ -459,32 +506,40 @@ def _judge_hook(start: NextStart, path: PurePosixPath) -> str:
     stages = hook.get("stages")
     if not isinstance(stages, list):
         return "has no stages"
-    unknown = [str(each) for each in stages if each not in HOOK_STAGES]
-    return f"has the stage {unknown[0]}, which CRI-O does not know" if unknown else ""
+    for stage in stages:
+        if stage not in HOOK_STAGES:
+            return f"has the stage {stage}, which CRI-O does not know"
+    return ""
 
 
-def _explain_missing(start: NextStart, what: str, given: str, word: str, *, runs: bool = False) -> str:
-    """Return that a program is none which CRI-O needs, "" where it is one.
+def _explain_missing(start: NextStart, setting: str, place: str, name: str, *, runs: bool = False) -> str:
+    """Return the reason for which CRI-O does not find a program; "" if it finds the program.
 
-    A path that is ``given`` has to lead to something, or to a program where CRI-O ``runs`` it at once.
-    Without a path CRI-O looks for a ``word`` in its PATH. Nothing is missed where CRI-O is not known to
-    have a unit or a process, as in an image that is being built.
+    Nothing is missed if CRI-O has no known unit or process, as in an image that is being built.
+
+    Args:
+        start: the next start of CRI-O.
+        setting: the setting that names the program, as the subject of a sentence.
+        place: the value of the setting; "" if CRI-O looks for the program in its PATH.
+        name: the name of the program in the PATH.
+        runs: whether CRI-O runs the program at its start; else the path only has to exist.
     """
     if not start.paths:
         return ""
-    if given:
-        path = PurePosixPath("/", given)  # a unit starts in the root directory
-        with suppress(InstallerError):
-            there = start.host.is_program(path) if runs else start.host.kind(path) is not Kind.ABSENT
-            return "" if there else f"{what}, {given}, is no program"
-        return ""
-    if any(start.host.is_program(place / word) for place in start.paths):
-        return ""
-    return f"{what}, {word}, is not in its PATH"
+    if not place:
+        if any(start.host.is_program(directory / name) for directory in start.paths):
+            return ""
+        return f"{setting}, {name}, is not in its PATH"
+
+    path = PurePosixPath("/", place)  # a unit starts in the root directory
+    is_there = True
+    with suppress(InstallerError):
+        is_there = start.host.is_program(path) if runs else start.host.kind(path) is not Kind.ABSENT
+    return "" if is_there else f"{setting}, {place}, is no program"
 
 
 def _read_text(start: NextStart, path: PurePosixPath) -> str | None:
-    """Return the text of a file, None where there is none that can be read."""
+    """Return the text of a file; None for a missing file, or if the file cannot be read."""
     with suppress(InstallerError):
         file = start.host.read(path)
         return file.content.decode(errors="replace") if file else None
@@ -492,5 +547,6 @@ def _read_text(start: NextStart, path: PurePosixPath) -> str | None:
 
 
 def _text(table: Tree, key: str) -> str:
+    """Return a setting that is a text; "" for another value."""
     value = table.get(key)
     return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""The settings that CRI-O's next start comes to: its files, then the variables and the flags of its unit."""
+"""The settings of CRI-O's next start: its files, then the variables and the flags of its unit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -11,14 +11,14 @@ from installer.engines.crio.printed import PrintedConfig
 from installer.model.engine import HostReader, LoadInput
 
 RUNTIMES: Final[Key] = ("crio", "runtime", "runtimes")
-# What `--runtimes` says of a runtime, divided by colons, and of how many parts it takes at least.
+# The parts of a runtime in ``--runtimes``, divided by colons, and the least number of parts.
 RUNTIME_PARTS: Final = ("", "runtime_path", "runtime_root", "runtime_type")
 LEAST_PARTS: Final = 3
 RELOAD_UNIT: Final = "in the unit of CRI-O and run systemctl daemon-reload"
 
 
 class Setting(Struct, frozen=True):
-    """A key of CRI-O's config, and by which flag and which variable a unit sets it instead."""
+    """A key of CRI-O's config, with the flag and the variable that overrule the config."""
 
     key: Key
     flag: str
@@ -29,17 +29,15 @@ class Setting(Struct, frozen=True):
 def _make_setting(
     table: str, name: str, *, flag: str = "", variable: str | None = None, is_list: bool = False
 ) -> Setting:
-    """Return a setting; most flags and variables are named after its key."""
-    usual_variable = f"CONTAINER_{name.upper()}"
+    """Return a setting; most flags and variables have the name of the key."""
+    if variable is None:
+        variable = f"CONTAINER_{name.upper()}"
     return Setting(
-        (*table.split("."), name),
-        flag or name.replace("_", "-"),
-        usual_variable if variable is None else variable,
-        is_list,
+        key=(*table.split("."), name), flag=flag or name.replace("_", "-"), variable=variable, is_list=is_list
     )
 
 
-# internal/criocli/criocli.go of 1.37.0, as far as load.py or config.py ask for them.
+# The settings of internal/criocli/criocli.go of 1.37.0 that load.py or config.py read.
 SETTINGS: Final = (
     _make_setting("crio", "root"),
     _make_setting("crio", "runroot"),
@@ -82,39 +80,41 @@ SETTINGS: Final = (
 
 
 class NextStart(Struct, frozen=True):
-    """The settings of CRI-O's next start, each with where it comes from."""
+    """The settings of CRI-O's next start, each with its source."""
 
     given: LoadInput
     whole: Tree
-    from_unit: Mapping[Key, str]  # the flag or the variable of the settings that its unit has
+    from_unit: Mapping[Key, str]  # the flag or the variable of each setting of the unit
 
     @classmethod
     def of(cls, given: LoadInput) -> "NextStart":
-        """Return the settings as files and unit tell them, and as CRI-O prints them where it was asked."""
+        """Return the settings of files and unit, and the settings that CRI-O prints if it was asked."""
         whole: Tree = {}
         for tree in given.trees.values():
             whole = overlay(whole, tree)
-        by_unit, from_unit = _read_unit(given.words, given.environment)
-        whole = overlay(whole, by_unit)
+        of_unit, from_unit = _read_unit(given.words, given.environment)
+        whole = overlay(whole, of_unit)
         printed = PrintedConfig.read(given.printed).changed
-        # CRI-O does not print all that a runtime has.
-        runtimes = _table(whole, RUNTIMES)
-        said = _table(printed, RUNTIMES)
+        in_files = _table(whole, RUNTIMES)
         whole = overlay(whole, printed)
-        both = {name: {**_table(runtimes, (name,)), **_table(said, (name,))} for name in {**runtimes, **said}}
-        whole = overlay(whole, {"crio": {"runtime": {"runtimes": both}}})
+        # CRI-O does not print all keys of a runtime.
+        printed_runtimes = _table(printed, RUNTIMES)
+        runtimes: dict[str, Tree] = {}
+        for name in {**in_files, **printed_runtimes}:
+            runtimes[name] = {**_table(in_files, (name,)), **_table(printed_runtimes, (name,))}
+        whole = overlay(whole, _nest(RUNTIMES, runtimes))
         return cls(given, whole, from_unit)
 
     @property
     def host(self) -> HostReader:
-        """The host that CRI-O starts on."""
+        """The host on which CRI-O starts."""
         return self.given.host
 
     @property
     def paths(self) -> tuple[PurePosixPath, ...]:
-        """The directories of its PATH; none where its start is not known."""
-        places = self.given.environment.get("PATH", "").split(":")
-        return tuple(PurePosixPath(place) for place in places if place.startswith("/"))
+        """The directories of CRI-O's PATH; none if its start is not known."""
+        directories = self.given.environment.get("PATH", "").split(":")
+        return tuple(PurePosixPath(path) for path in directories if path.startswith("/"))
 
     @property
     def runtimes(self) -> dict[str, Tree]:
@@ -123,47 +123,50 @@ class NextStart(Struct, frozen=True):
         return {name: _table(tables, (name,)) for name in tables}
 
     def text(self, *key: str) -> str:
-        """Return a setting that is a text; "" where it is unset."""
+        """Return a setting that is a text; "" for another value."""
         value = value_at(self.whole, key)
         return value if isinstance(value, str) else ""
 
     def texts(self, *key: str) -> tuple[str, ...]:
-        """Return the texts of a setting that is one text, or a list of them."""
+        """Return the texts of a setting that is a text or a list of texts."""
         value = value_at(self.whole, key)
         values = value if isinstance(value, list) else [value]
         return tuple(each for each in values if isinstance(each, str) and each)
 
     def find_file(self, key: Key) -> PurePosixPath | None:
-        """Return the file that decides a setting: the last one read that has it."""
+        """Return the file that decides a setting: the last file with the setting."""
         for path, tree in reversed([*self.given.trees.items()]):
             if value_at(tree, key) is not None:
                 return path
         return None
 
     def tell_source(self, *key: str) -> str:
-        """Return where a setting comes from, as part of a sentence; "" for a default of CRI-O's."""
-        if whence := self._find_in_unit(key):
-            return f"its unit sets {whence}"
+        """Return the source of a setting, as part of a sentence; "" for a default of CRI-O's."""
+        source = self._find_in_unit(key)
+        if source:
+            return f"its unit sets {source}"
         file = self.find_file(key)
         return f"in {file}" if file else ""
 
     def tell_remedy(self, *key: str) -> str:
-        """Return what the owner of CRI-O corrects to change a setting."""
-        if whence := self._find_in_unit(key):
-            return f"correct {whence} {RELOAD_UNIT}"
+        """Return the act by which the owner of CRI-O corrects a setting."""
+        source = self._find_in_unit(key)
+        if source:
+            return f"correct {source} {RELOAD_UNIT}"
         name = f"the runtime {key[-1]}" if key[:-1] == RUNTIMES else key[-1]
         return f"correct {name} in {self.find_file(key) or 'the config of CRI-O'}"
 
     def _find_in_unit(self, key: Key) -> str:
-        """Return the flag or variable that decides a setting, or the table that it belongs to."""
+        """Return the flag or variable that decides a setting, or a table above it; "" for none."""
         for number in range(len(key), 0, -1):
-            if whence := self.from_unit.get(key[:number]):
-                return whence
+            source = self.from_unit.get(key[:number])
+            if source:
+                return source
         return ""
 
 
 def overlay(under: Tree, over: Tree, key: Key = ()) -> Tree:
-    """Return one config over another: by key, a runtime as a whole."""
+    """Return two configs as CRI-O merges them, ``over`` wins: key by key, but a runtime as a whole."""
     merged = dict(under)
     for name, value in over.items():
         below = merged.get(name)
@@ -176,40 +179,45 @@ def overlay(under: Tree, over: Tree, key: Key = ()) -> Tree:
 
 
 def _read_unit(words: Sequence[str], environment: Mapping[str, str]) -> tuple[Tree, dict[Key, str]]:
-    """Return the settings that a unit has, and the flag or the variable of each."""
+    """Return the settings of a unit, and the flag or the variable of each setting."""
     tree: Tree = {}
     from_unit: dict[Key, str] = {}
     for setting in SETTINGS:
-        value, whence = _find_value(words, environment, setting.flag, setting.variable)
-        if value is None:
+        text, source = _find_value(words, environment, setting.flag, setting.variable)
+        if text is None:
             continue
-        from_unit[setting.key] = whence
-        tree = overlay(tree, _nest(setting.key, value.split(",") if setting.is_list else value))
-    value, whence = _find_value(words, environment, "runtimes", "CONTAINER_RUNTIMES")
-    for runtime in (value or "").split(","):
-        name, *parts = runtime.split(":")
-        if len(parts) + 1 < LEAST_PARTS:  # CRI-O says so itself when it is asked
+        from_unit[setting.key] = source
+        value: Value = text
+        if setting.is_list:
+            value = [*text.split(",")]
+        tree = overlay(tree, _nest(setting.key, value))
+
+    text, source = _find_value(words, environment, "runtimes", "CONTAINER_RUNTIMES")
+    for word in (text or "").split(","):
+        name, *parts = word.split(":")
+        if len(parts) + 1 < LEAST_PARTS:  # the dry run by CRI-O reports too few parts
             continue
-        from_unit[(*RUNTIMES, name)] = whence
-        one = dict(zip(RUNTIME_PARTS[1:], parts, strict=False))
-        tree = overlay(tree, _nest((*RUNTIMES, name), one))
+        from_unit[(*RUNTIMES, name)] = source
+        runtime = dict(zip(RUNTIME_PARTS[1:], parts, strict=False))
+        tree = overlay(tree, _nest((*RUNTIMES, name), runtime))
     return tree, from_unit
 
 
 def _find_value(
     words: Sequence[str], environment: Mapping[str, str], flag: str, variable: str
 ) -> tuple[str | None, str]:
-    """Return what a flag gives, or else a variable, and the name of that; None where neither is there."""
-    given = [*_list_values(words, flag)]
-    if given:
-        return ",".join(given) if flag == "runtimes" else given[-1], f"--{flag}"
+    """Return the value of a flag, or else of a variable, with its name; None if neither is given."""
+    values = [*_list_values(words, flag)]
+    if values:
+        value = ",".join(values) if flag == "runtimes" else values[-1]
+        return value, f"--{flag}"
     if variable and variable in environment:
         return environment[variable], variable
     return None, ""
 
 
 def _list_values(words: Sequence[str], name: str) -> Iterator[str]:
-    """Yield the values of a flag, with one dash or two, as Go's package flag takes it."""
+    """Yield the values of a flag with one dash or two, as Go's package flag reads flags."""
     rest = iter(words)
     for word in rest:
         flag, equals, value = word.partition("=")
@@ -218,13 +226,13 @@ def _list_values(words: Sequence[str], name: str) -> Iterator[str]:
 
 
 def _nest(key: Key, value: Value) -> Tree:
-    """Return a tree that holds one value."""
+    """Return a tree with one value."""
     for part in reversed(key[1:]):
         value = {part: value}
     return {key[0]: value}
 
 
 def _table(tree: Tree, key: Key) -> Tree:
-    """Return a table, an empty one where there is none: CRI-O itself has checked the types."""
-    found = value_at(tree, key)
-    return found if isinstance(found, Mapping) else {}
+    """Return a table, {} for another value: CRI-O itself has checked the types."""
+    table = value_at(tree, key)
+    return table if isinstance(table, Mapping) else {}
