@@ -99,10 +99,7 @@ class Trials:
             configs = None
             by_texts = EffectiveConfig({}, "", broken=f"cannot {error.problem}")
 
-        start = engine.started or engine.next_start
-        later = engine.next_start
-        if start and later and spec.is_restarted:  # systemd may add variables to the unit's
-            start = replace(later, environment={**start.environment, **later.environment})
+        start = _choose_start(engine)
         if engine.hook is not None or not spec.has_dry_run:
             return self._check_load(engine, by_texts, configs, start)
         if program is None:
@@ -111,18 +108,15 @@ class Trials:
 
         command = spec.describe_dry_run(engine, decode_configs(engine, files))
         ran = self._run(program, command, start)
-        refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
-        if ran and refuses and start is None and command.depends_on_flags:
-            # The program may refuse because of flags or variables that are not known here: then the program
-            # refuses the present config, with which the engine runs, in the same words.
-            present = {path: file for path in engine.files if (file := self._contents.get(path))}
-            before = self._run(program, spec.describe_dry_run(engine, decode_configs(engine, present)), None)
-            if before is None or before.last_line == ran.last_line:
-                ran = None
+        # The program may refuse because of flags or variables that are not known here: then it refuses the
+        # present config, with which the engine runs, in the same words.
+        needs_start = start is None and command.depends_on_flags
+        if ran and needs_start and _is_refusal(ran) and self._refuses_present(engine, program, ran):
+            ran = None
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
             return self._check_load(engine, by_texts, configs, start)
-        if refuses:
+        if _is_refusal(ran):
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
 
         effect = by_texts
@@ -130,14 +124,24 @@ class Trials:
         if command.read_output is not None and not by_texts.broken:
             effect = command.read_output(ran.stdout)
             told = True
-        # Two names of a place are no move: the engine resolves links, and reports either name.
-        places = engine.served.places
-        moved = {
-            name: path
-            for name, path in effect.places.items()
-            if self._resolve(path) != self._resolve(places.get(name, path))
-        }
-        return self._check_load(engine, replace(effect, places=moved, told=told), configs, start, ran.stdout)
+        effect = replace(effect, places=self._find_moved_places(engine, effect), told=told)
+        return self._check_load(engine, effect, configs, start, ran.stdout)
+
+    def _refuses_present(self, engine: EngineState, program: PurePosixPath, refusal: Ran) -> bool:
+        """Tell whether a program refuses the present configs in the words of a refusal, or cannot be run."""
+        files = {path: self._contents.get(path) for path in engine.files}
+        command = engine.spec.describe_dry_run(engine, decode_configs(engine, files))
+        ran = self._run(program, command, None)
+        return ran is None or ran.last_line == refusal.last_line
+
+    def _find_moved_places(self, engine: EngineState, effect: EffectiveConfig) -> dict[str, str]:
+        """Return the places that the next start moves; two names of a place behind links are no move."""
+        served = engine.served.places
+
+        def is_moved(name: str, path: str) -> bool:
+            return self._resolve(path) != self._resolve(served.get(name, path))
+
+        return {name: path for name, path in effect.places.items() if is_moved(name, path)}
 
     def _check_load(
         self,
@@ -156,6 +160,7 @@ class Trials:
         return replace(effect, broken=error.reason, remedy=error.remedy)
 
     def _resolve(self, path: str) -> PurePosixPath:
+        """Return a path behind links; the path itself if it cannot be resolved."""
         whole = PurePosixPath("/", path)
         with suppress(InstallerError):
             return self._host.resolve(whole)
@@ -214,6 +219,21 @@ class Trials:
         for name in sorted(paths_by_name, key=len, reverse=True):
             stderr = stderr.replace(name, str(paths_by_name[name]))
         return replace(ran, stderr=stderr)
+
+
+def _choose_start(engine: EngineState) -> Started | None:
+    """Return the start by which an engine will read texts: its next start if we restart it."""
+    start = engine.started or engine.next_start
+    later = engine.next_start
+    if start is None or later is None or not engine.spec.is_restarted:
+        return start
+    # systemd may add variables to those of the unit.
+    return replace(later, environment={**start.environment, **later.environment})
+
+
+def _is_refusal(ran: Ran) -> bool:
+    """Tell whether a program has refused texts, not the flags of the dry run."""
+    return bool(ran.returncode) and UNKNOWN_FLAG not in ran.stderr
 
 
 def _find_load_errors(

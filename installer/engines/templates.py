@@ -1,6 +1,6 @@
-"""The owner's own template of the config that k3s and RKE2 write at each start, and its other sources.
+"""The inputs of the config that k3s and RKE2 generate at each start: the owner's template, and settings.
 
-Which template they take and what its ``base`` has: engine-facts.md#k3s-templates.
+The choice of the template, and the content of its ``base``: engine-facts.md#k3s-templates.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from installer.host.files import Host
 from installer.model.engine import Engine, EngineState, TemplateFlaw, Version
 from installer.model.files import Kind
 
-MOST_YAML: Final = 1 << 20  # of the owner's settings; they have some lines
+MOST_YAML: Final = 1 << 20  # the longest settings that are parsed; usual settings have some lines
 
 
 def find_template(
     host: Host, spec: Engine, config: PurePosixPath, version: Version | None
 ) -> PurePosixPath | None:
-    """Return the template that takes the place of an engine's own at its next start; None for none."""
+    """Return the owner's template that an engine reads at its next start; None for the engine's own."""
     for name, template in spec.templates.items():
         if version and version < template.since:
             continue
@@ -33,20 +33,26 @@ def find_template(
 def find_template_flaw(
     host: Host, spec: Engine, config: PurePosixPath, version: Version | None
 ) -> TemplateFlaw | None:
-    """Return what a template lacks by which an engine will make ``config``; None where that is nothing."""
+    """Return the flaw of the template of which an engine will generate ``config``; None for none."""
     path: PurePosixPath | None = None
     text = ""
-    with suppress(InstallerError):  # what cannot be read is no reason
+    with suppress(InstallerError):  # an unreadable template counts as empty
         path = find_template(host, spec, config, version)
-        file = host.read(path) if path else None
-        text = file.content.decode(errors="replace") if file else ""
+        if path is not None:
+            text = _read_text(host, path)
     if path is None:
         return None
     return spec.find_template_flaw(path, text)
 
 
+def _read_text(host: Host, path: PurePosixPath) -> str:
+    """Return the text of a file, "" for a missing file; raise if the file cannot be read."""
+    file = host.read(path)
+    return file.content.decode(errors="replace") if file else ""
+
+
 def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError]:
-    """Yield why an engine is not restarted: it would not serve our runtime because of its template."""
+    """Yield the reason against a restart if an engine would not serve our runtime because of its template."""
     spec = engine.spec
     flaw = find_template_flaw(host, spec, engine.config, engine.version)
     if flaw is not None:
@@ -56,7 +62,7 @@ def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError
 
 
 def list_edited_inputs(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
-    """Yield the files that an engine makes its config of and that were changed after its start."""
+    """Yield the inputs of an engine's generated config that were changed after its start."""
     began_s = engine.started.began_s if engine.started else None
     if began_s is None:
         return
@@ -67,14 +73,16 @@ def list_edited_inputs(host: Host, engine: EngineState) -> Iterator[PurePosixPat
 
 
 def explain_inputs(host: Host, engine: EngineState) -> Iterator[InstallerError]:
-    """Yield why an engine is not restarted: it ends at its next start because of a file that is no YAML.
+    """Yield the reasons against a restart: files that are no YAML, with which an engine does not start.
 
-    A file that was not changed since its start is not looked at: it has started with that.
+    Files that were not changed since its start are left out: the engine has started with them.
     """
-    is_known = engine.started is not None and engine.started.began_s is not None
+    is_start_known = engine.started is not None and engine.started.began_s is not None
     edited = [*list_edited_inputs(host, engine)]
     for path in engine.spec.inputs:
-        flaw = "" if is_known and path not in edited else _find_yaml_flaw(host, path)
+        if is_start_known and path not in edited:
+            continue
+        flaw = _find_yaml_flaw(host, path)
         if flaw:
             yield InstallerError(
                 f"restart {engine.title} ({engine.unit} would not start it again: {path} is no YAML, {flaw})",
@@ -84,11 +92,10 @@ def explain_inputs(host: Host, engine: EngineState) -> Iterator[InstallerError]:
 
 
 def _find_yaml_flaw(host: Host, path: PurePosixPath) -> str:
-    """Return where a file is no YAML; "" where it is, or cannot be told."""
+    """Return the line in which a file is no YAML; "" for YAML, or for a file that cannot be judged."""
     text = ""
     with suppress(InstallerError):
-        file = host.read(path)
-        text = file.content.decode(errors="replace") if file else ""
+        text = _read_text(host, path)
     if not text.strip() or len(text) > MOST_YAML:
         return ""
     import yaml  # few nodes have such a file
@@ -97,21 +104,28 @@ def _find_yaml_flaw(host: Host, path: PurePosixPath) -> str:
         for _ in yaml.parse(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader)):
             pass
     except yaml.MarkedYAMLError as error:
-        return f"line {error.problem_mark.line + 1}" if error.problem_mark else "as a whole"
+        if error.problem_mark is None:
+            return "as a whole"
+        return f"line {error.problem_mark.line + 1}"
     except yaml.YAMLError:
         return "as a whole"
     return ""
 
 
 def digest_inputs(host: Host, engine: EngineState) -> str:
-    """Return the digest of the files that an engine makes its config of at its next start; "" for none."""
+    """Return the digest of the inputs of an engine's generated config; "" if there is no file."""
     known: list[tuple[str, str]] = []
     for path in _list_inputs(engine):
         with suppress(InstallerError):
-            if file := host.read(path):
+            file = host.read(path)
+            if file is not None:
                 known.append((str(path), file.digest))
-    return sha256(repr(known).encode()).hexdigest() if known else ""
+    if not known:
+        return ""
+    return sha256(repr(known).encode()).hexdigest()
 
 
 def _list_inputs(engine: EngineState) -> tuple[PurePosixPath, ...]:
-    return (*map(engine.config.with_name, engine.spec.templates), *engine.spec.inputs)
+    """Return the paths of all inputs of an engine's generated config, missing files included."""
+    templates = [engine.config.with_name(name) for name in engine.spec.templates]
+    return (*templates, *engine.spec.inputs)

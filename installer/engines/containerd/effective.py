@@ -371,7 +371,7 @@ def explain_missing_cri(socket: str, plugins: Mapping[str, str]) -> InstallerErr
         plugins: the error of each plugin by its id, "" for a plugin that has loaded.
     """
     errors = [plugins[name] for name in CRI_PLUGINS if name in plugins]
-    failed = [error for error in errors if not any(words in error for words in SWITCHED_OFF)]
+    failed = [error for error in errors if not _is_switched_off(error)]
     if len(failed) < len(errors) or V2_PLUGIN not in plugins:
         problem = f"use CRI on {socket} (it is switched off)"
         remedy = "if a kubelet is to use it, take cri out of disabled_plugins in containerd's config"
@@ -384,6 +384,11 @@ def explain_missing_cri(socket: str, plugins: Mapping[str, str]) -> InstallerErr
         return InstallerError(problem, remedy=remedy, code="cri-failed")
     problem = f"use CRI on {socket} (it serves no version v1)"
     return InstallerError(problem, remedy="update containerd to 1.6 or later", code="cri-failed")
+
+
+def _is_switched_off(error: str) -> bool:
+    """Tell whether the error of a plugin says that the plugin, or a plugin below it, is disabled."""
+    return any(words in error for words in SWITCHED_OFF)
 
 
 def _read_runtimes(containerd: Tree) -> tuple[Tree, str]:

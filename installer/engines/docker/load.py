@@ -1,4 +1,4 @@
-"""What dockerd refuses only when it loads or reloads: ``dockerd --validate`` accepts all of that.
+"""Settings that dockerd refuses only when it loads or reloads: ``dockerd --validate`` accepts them.
 
 The rules are those of dockerd from 20.10 to 28 (engine-facts.md#dockerd-load).
 """
@@ -29,13 +29,13 @@ MOST_PORTS: Final = 65535
 
 
 def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
-    """Yield why dockerd would not start, nor live on after a reload, with a config that it can read."""
+    """Yield the errors by which dockerd would neither start nor take up a reload with a readable config."""
     yield from _find_missing_plugins(given)
     yield from _find_bad_registries(given)
 
 
 def _find_bad_registries(given: LoadInput) -> Iterator[LoadError]:
-    """Yield the entries of registries that dockerd takes neither at a start nor at a reload.
+    """Yield the entries of registries that dockerd refuses at a start and at a reload.
 
     dockerd refuses the whole reload for one of them: it does not take up our runtimes either. The entries
     themselves stay out of the error: the URL of a mirror may hold a password.
