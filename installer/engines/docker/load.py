@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from installer.model.engine import HostReader, LoadError, LoadInput
@@ -28,6 +28,12 @@ REGISTRY: Final = re.compile(rf"{LABEL}(?:\.{LABEL})*(?::([0-9]{{1,9}}))?")
 MOST_PORTS: Final = 65535
 
 
+class _Rule(Protocol):
+    """A rule for the entries of a list: true for an entry that dockerd refuses."""
+
+    def __call__(self, name: str, *, is_old: bool) -> bool: ...
+
+
 def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
     """Yield the errors by which dockerd would neither start nor take up a reload with a readable config."""
     yield from _find_missing_plugins(given)
@@ -42,16 +48,16 @@ def _find_bad_registries(given: LoadInput) -> Iterator[LoadError]:
     """
     version = given.state.version
     is_old = version is not None and version < TAKES_PATHS
+    rules: dict[str, _Rule] = {INSECURE: _is_bad_insecure_registry}
+    if version is not None and version < IGNORES_ARTIFACTS:
+        rules[ARTIFACTS] = _is_bad_registry
+        rules[MIRRORS] = _is_bad_mirror
     for path, tree in given.trees.items():
-        for key, is_bad in (
-            (INSECURE, _is_bad_insecure_registry),
-            (ARTIFACTS, _is_bad_registry),
-            (MIRRORS, _is_bad_mirror),
-        ):
-            if key != INSECURE and (version is None or version >= IGNORES_ARTIFACTS):
-                continue
+        for key, is_bad in rules.items():
             entries = tree.get(key)
-            for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
+            if not isinstance(entries, list):
+                continue
+            for number, entry in enumerate(entries, 1):
                 if isinstance(entry, str) and is_bad(entry, is_old=is_old):
                     yield LoadError(
                         f"{path} has in {key} an entry that dockerd refuses, number {number}",
@@ -60,9 +66,11 @@ def _find_bad_registries(given: LoadInput) -> Iterator[LoadError]:
 
 
 def _is_bad_insecure_registry(name: str, *, is_old: bool) -> bool:
-    """Tell whether dockerd refuses a registry; it cuts off http:// and https:// here."""
+    """Tell whether dockerd refuses an insecure registry, of which it cuts off http:// and https://."""
     scheme, separator, rest = name.partition("://")
-    return _is_bad_registry(rest if separator and scheme.lower() in SCHEMES else name, is_old=is_old)
+    if separator and scheme.lower() in SCHEMES:
+        name = rest
+    return _is_bad_registry(name, is_old=is_old)
 
 
 def _is_bad_registry(name: str, *, is_old: bool) -> bool:
@@ -78,17 +86,20 @@ def _is_bad_registry(name: str, *, is_old: bool) -> bool:
         return False
     if name.startswith("["):  # an address of IPv6, before 23 with a port only
         return is_old and name.endswith("]")
-    found = REGISTRY.fullmatch(name)
-    return found is None or int(found[1] or 0) > MOST_PORTS
+    registry = REGISTRY.fullmatch(name)
+    if registry is None:
+        return True
+    port = int(registry[1] or 0)
+    return port > MOST_PORTS
 
 
-def _is_bad_mirror(url: str, *, is_old: bool) -> bool:
-    """Tell whether dockerd before 28 refuses the URL of a mirror."""
+def _is_bad_mirror(name: str, *, is_old: bool) -> bool:
+    """Tell whether dockerd before 28 refuses a mirror, which is named by its URL."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(name)
     except ValueError:
         return True
-    if url != url.strip() or parts.scheme.lower() not in SCHEMES:
+    if name != name.strip() or parts.scheme.lower() not in SCHEMES:
         return True
     if parts.query or parts.fragment or "@" in parts.netloc:
         return True
@@ -100,10 +111,12 @@ def _is_bad_mirror(url: str, *, is_old: bool) -> bool:
 
 def _find_missing_plugins(given: LoadInput) -> Iterator[LoadError]:
     """Yield the authorization plugins that do not run."""
-    flag = any(word.partition("=")[0] == "--exec-root" for word in given.words)
+    flags = {word.partition("=")[0] for word in given.words}
+    if "--exec-root" in flags:
+        return  # the sockets of the plugins are in another directory
     for path, tree in given.trees.items():
         names = tree.get(PLUGINS)
-        if flag or "exec-root" in tree or not isinstance(names, list):
+        if "exec-root" in tree or not isinstance(names, list):
             continue
         for name in names:
             if isinstance(name, str) and _is_missing(given.host, name):
@@ -114,7 +127,7 @@ def _find_missing_plugins(given: LoadInput) -> Iterator[LoadError]:
 
 
 def _is_missing(host: HostReader, name: str) -> bool:
-    """Tell whether dockerd finds no plugin of a name; False where that is not known."""
+    """Tell whether dockerd finds no plugin of a name; False if that cannot be known."""
     sockets = RUN / "plugins"
     if host.kind(RUN) is Kind.ABSENT or not name or "/" in name:
         return False  # the directory is not mounted here, or the plugin is a managed one
