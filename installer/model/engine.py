@@ -205,10 +205,13 @@ class Proposal(Struct, frozen=True):
     """The wanted keys of each file with which an engine would serve our runtimes."""
 
     files: tuple[ProposedFile, ...]
-    low_level: tuple[str, ...]  # the runtimes that ours may wrap, preferred first
-    notes: tuple[str, ...] = ()  # for the owner
-    shown: Mapping[str, Tree] = field(default_factory=dict)  # by name: our settings that the engine must show
-    doubt: InstallerError | None = None  # why our runtimes would not be served; the engine may know better
+    low_level: tuple[str, ...]  # the programs of the runtimes that ours may wrap, preferred first
+    notes: tuple[str, ...] = ()  # for the owner of the engine
+    # The settings that the engine must show of our runtimes after its reload, by the runtime's name.
+    shown: Mapping[str, Tree] = field(default_factory=dict)
+    # The reason, by the texts alone, for which the engine would not serve our runtimes; its program may find
+    # none.
+    doubt: InstallerError | None = None
     cdi: bool = False  # the engine must serve CDI devices after its reload
 
 
