@@ -5,7 +5,7 @@ The engine's own program tells what texts bring into force (``Ask``, a dry run).
 undo, ``choose_undo_texts`` does. The first candidate without a problem is accepted.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -71,6 +71,26 @@ class AcceptedUndo(Struct, frozen=True):
     refusals: tuple[InstallerError, ...]  # of the candidates before, whose texts are not written
 
 
+class _Compared(Struct, frozen=True):
+    """The configs of an engine with which the config of each candidate is compared.
+
+    Attributes:
+        before: In force without us.
+        lived: In force without us, but with the additions of others to files of ours.
+        now: In force by the present texts.
+        names: Our runtimes, and the runtimes of others in files of ours.
+        ours: Our runtimes, and those of earlier installs.
+        is_edited: The present texts differ from the texts without us.
+    """
+
+    before: EffectiveConfig
+    lived: EffectiveConfig
+    now: EffectiveConfig
+    names: frozenset[str]
+    ours: frozenset[str]
+    is_edited: bool
+
+
 def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
     """Return the first candidate by which an engine serves our runtimes and keeps everything else.
 
@@ -78,64 +98,84 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
         InstallerError: no candidate does; the error is that of the first.
     """
     engine = request.engine
-    entries = request.entries
-    facts = request.facts
-    ask = request.ask
-    spec = engine.spec
-    extras = request.options.extras
-    texts_without_us = files_without_us(engine, facts)
-    present_texts = {path: facts.contents.get(path) for path in texts_without_us}
+    texts_without_us = files_without_us(engine, request.facts)
+    present_texts = {path: request.facts.contents.get(path) for path in texts_without_us}
     configs = read_configs(engine, texts_without_us)
     state = engine
     if request.row is not None and engine.serving is None:
         state = replace(engine, serving=read_inherited(request, present_texts))
 
-    first = next(iter(spec.propose(state, configs, entries, extras)))
+    def propose(before: EffectiveConfig | None) -> Iterable[Proposal]:
+        return engine.spec.propose(state, configs, request.entries, request.options.extras, before)
+
+    # The plainest candidate by the texts alone: if nothing is to be done, no program is asked.
+    first = next(iter(propose(None)))
     first_changes = find_changes(request, first)
     plainest = make_candidate(request, first, first_changes)
     unvalidated = _accept(request, plainest)
-    if spec.built_in_runtime:
+    if engine.spec.built_in_runtime:
         return unvalidated
     has_steps = plainest.writes or unvalidated.restart.when is When.NOW
     if not has_steps and is_in_force(request, plainest):
         return unvalidated
 
-    before = _ask_before_us(request, texts_without_us)
-    ours = request.names | list_former_names(request)
-
-    # What others have put into a file of ours is in force as well, and has to stay in force.
-    lived = before
-    if present_texts != texts_without_us:
-        lived = ask_in_force(engine, facts, present_texts, ask)
-    names = request.names | (lived.handlers.keys() - before.handlers.keys())
-    now = ask(engine, present_texts)
-
+    compared = _ask_compared(request, texts_without_us, present_texts)
     refusals: list[InstallerError] = []
-    for proposal in spec.propose(state, configs, entries, extras, before):
+    for proposal in propose(compared.before):
         changes = first_changes
         if proposal.files != first.files:  # else a text of megabytes would be edited twice
             changes = find_changes(request, proposal)
         candidate = make_candidate(request, proposal, changes)
-        only_adds = all(change.adds for change in candidate.changes if change.step is not None)
-        if only_adds and _is_in_force_unwritten(request, proposal, before, now, names):
-            candidate = keep_present_texts(candidate, facts)
+        if candidate.only_adds and _is_in_force_unwritten(request, proposal, compared):
+            candidate = keep_present_texts(candidate, request.facts)
 
-        after = ask(engine, {**present_texts, **candidate.texts})
-        problems = [*find_unserved(request, candidate.proposal, after)]
-        problems += find_disturbances(before, after, names)
-        if not (problems or lived.broken or lived.undefined):
-            problems += find_disturbances(lived, after, ours)
+        after = request.ask(engine, {**present_texts, **candidate.texts})
+        problems = _find_problems(request, candidate, compared, after)
         # A doubt comes from the texts. The answer of the engine's own program overrules it.
         if not problems and (after.rest_digest or proposal.doubt is None):
-            is_edited = present_texts != texts_without_us
-            heals = bool(now.fatal) and (is_edited or now.undefined in request.names)
+            heals = bool(compared.now.fatal) and (
+                compared.is_edited or compared.now.undefined in request.names
+            )
             return replace(_accept(request, candidate, after), heals=heals)
         refusals.append(proposal.doubt or _refuse_proposal(request, proposal, present_texts, problems))
 
     removes_runtimes = bool(unvalidated.expected.absent)
-    if not removes_runtimes and _serves_despite_lost_ledger(request, plainest, now):
-        return _accept(request, keep_present_texts(plainest, facts), now)
+    if not removes_runtimes and _serves_despite_lost_ledger(request, plainest, compared.now):
+        return _accept(request, keep_present_texts(plainest, request.facts), compared.now)
     raise refusals[0]  # every engine drafts at least one proposal
+
+
+def _ask_compared(request: InstallRequest, texts_without_us: Texts, present_texts: Texts) -> _Compared:
+    """Ask the engine's program for the configs with which candidates are compared.
+
+    Raises:
+        InstallerError: as ``_ask_before_us``.
+    """
+    before = _ask_before_us(request, texts_without_us)
+    lived = before
+    if present_texts != texts_without_us:
+        # What others have put into a file of ours is in force as well, and has to stay in force.
+        lived = ask_in_force(request.engine, request.facts, present_texts, request.ask)
+    return _Compared(
+        before=before,
+        lived=lived,
+        now=request.ask(request.engine, present_texts),
+        names=request.names | (lived.handlers.keys() - before.handlers.keys()),
+        ours=request.names | list_former_names(request),
+        is_edited=present_texts != texts_without_us,
+    )
+
+
+def _find_problems(
+    request: InstallRequest, candidate: Candidate, compared: _Compared, after: EffectiveConfig
+) -> list[str]:
+    """Return, in words, why the config ``after`` a candidate would not do."""
+    problems = [*find_unserved(request, candidate.proposal, after)]
+    problems += find_disturbances(compared.before, after, compared.names)
+    lived = compared.lived
+    if not (problems or lived.broken or lived.undefined):
+        problems += find_disturbances(lived, after, compared.ours)
+    return problems
 
 
 def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> EffectiveConfig:
@@ -161,17 +201,14 @@ def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> Effectiv
     return before
 
 
-def _is_in_force_unwritten(
-    request: InstallRequest,
-    proposal: Proposal,
-    before: EffectiveConfig,
-    now: EffectiveConfig,
-    names: Collection[str],
-) -> bool:
+def _is_in_force_unwritten(request: InstallRequest, proposal: Proposal, compared: _Compared) -> bool:
     """Tell whether an engine serves our runtimes and all else as before by its present texts."""
+    now = compared.now
     if not now.rest_digest or now.fatal:
         return False
-    if any(find_unserved(request, proposal, now)) or any(find_disturbances(before, now, names)):
+    if any(find_unserved(request, proposal, now)):
+        return False
+    if any(find_disturbances(compared.before, now, compared.names)):
         return False
     return bool(now.cdi) or not proposal.cdi
 

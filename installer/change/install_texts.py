@@ -41,6 +41,11 @@ class Candidate(Struct, frozen=True):
         """The texts to write, by path."""
         return {step.path: step.after for step in self.writes}
 
+    @property
+    def only_adds(self) -> bool:
+        """Whether each write only adds keys to a text of ours."""
+        return all(change.adds for change in self.changes if change.step is not None)
+
 
 class InstallRequest(Struct, frozen=True):
     """The runtimes that one engine is to serve, and everything on which the choice of texts depends."""
