@@ -27,13 +27,14 @@ from installer.model.engine import (
 )
 from installer.model.files import DEFAULT_INSTALL_DIR, Layout
 
-# Their own text lists the runtimes that they found; so does a template that includes it or lists them.
+# The default template lists the runtimes that k3s has found. An owner's template has our runtime if the
+# template includes the default template, or lists these runtimes.
 BASE: Final = re.compile(r"""\{\{-?\s{0,9}template\s{1,9}["`]base["`]""")
 FOUND_RUNTIMES: Final = ".ExtraRuntimes"
 IMPORTS: Final = re.compile(r"(?m)^[ \t]{0,99}imports[ \t]{0,9}=")
 BEGINS: Final = "{{/*"
 ENDS: Final = "*/}}"
-PROGRAM: Final = Layout(DEFAULT_INSTALL_DIR).toolkit / "nvidia-container-runtime"  # they look nowhere else
+PROGRAM: Final = Layout(DEFAULT_INSTALL_DIR).toolkit / "nvidia-container-runtime"  # k3s looks nowhere else
 
 
 class K3s(Containerd):
@@ -111,7 +112,7 @@ class Rke2(K3s):
 
 
 def may_define_ours(template: str) -> bool:
-    """Tell whether a template defines our runtime, or says too little to deny it."""
+    """Tell whether a template defines our runtime, or may define it by its imports or its base."""
     text = _drop_comments(template)
     if BASE.search(text) or FOUND_RUNTIMES in text or IMPORTS.search(text):
         return True
