@@ -38,7 +38,7 @@ SOME: Final = {
 UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
     "install": flags.OF_RUN | {"in_use", "adopt"},
-    "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
+    "plan": flags.GROUPS[flags.CLUSTER] | {"on_exit", "in_use", "drift", "adopt", "pid_file"},
     "uninstall": (
         flags.OF_RUN | (flags.GROUPS[flags.ENGINE] - {"runtime"}) | flags.GROUPS[flags.TOOLKIT] | {"retry"}
     ),

@@ -34,6 +34,7 @@ PATHS: Final = "Paths"
 BEHAVIOUR: Final = "Behaviour"
 MONITORING: Final = "Monitoring"
 NRI: Final = "NRI"
+CLUSTER: Final = "Cluster"
 OUTPUT: Final = "Output"
 
 
@@ -135,7 +136,7 @@ FLAGS: Final = (
     ),
     Flag("--pid-file PATH", PATHS, "Pidfile of run, as this process sees it.", str(PID_FILE)),
     Flag("--timeout SECONDS", BEHAVIOUR, "Seconds until an engine must serve what its config says.", 20.0),
-    _plain("--on-exit", BEHAVIOUR, "What run does when it is stopped: uninstall, or keep everything."),
+    _plain("--on-exit", BEHAVIOUR, "What run does when stopped: uninstall, keep, or as the DaemonSet says."),
     _plain("--in-use", BEHAVIOUR, "What uninstall does while containers use our runtimes."),
     _plain("--drift", BEHAVIOUR, "What run does when the node no longer matches the install."),
     _plain("--accept-pending", BEHAVIOUR, "Let a restart apply what others changed and did not restart for."),
@@ -149,6 +150,8 @@ FLAGS: Final = (
     Flag("--nri-allow NAMESPACE=VENDOR/CLASS", NRI, "Whose pods may request which CDI devices.", ()),
     Flag("--nri-name NAME", NRI, "Name of the NRI plugin.", Identity().name),
     Flag("--nri-index NUMBER", NRI, "Order of the NRI plugin among others, 0 to 99.", Identity().order),
+    _plain("--daemonset NAME", CLUSTER, "This pod's DaemonSet, for --on-exit auto; else the pod's owner."),
+    _plain("--node-name NAME", CLUSTER, "This pod's node, for --on-exit auto; else as the pod's token says."),
     Flag("--log-format", OUTPUT, "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 
@@ -166,7 +169,7 @@ def _group_fields() -> dict[str, frozenset[str]]:
 
 GROUPS: Final = _group_fields()
 # The flags that count for ``run`` alone.
-OF_RUN: Final = GROUPS[NRI] | {"on_exit", "drift", "metrics_listen"}
+OF_RUN: Final = GROUPS[NRI] | GROUPS[CLUSTER] | {"on_exit", "drift", "metrics_listen"}
 
 
 def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:

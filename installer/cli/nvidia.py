@@ -25,7 +25,7 @@ from installer.host.kernel import allow_files, list_mounts
 from installer.model.engine import Extras
 from installer.model.files import ROOT
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
-from installer.model.options import Cdi, Options, Places, RestartMode, RunRequest, ToolkitConfig
+from installer.model.options import Cdi, OnExit, Options, Places, RestartMode, RunRequest, ToolkitConfig
 
 DEB_LIKE: Final = frozenset({"debian", "ubuntu"})
 RPM_LIKE: Final = frozenset({"rhel", "fedora", "centos", "suse", "opensuse", "sles", "amzn", "azurelinux"})
@@ -97,6 +97,9 @@ def options_from(line: CommandLine) -> Options:
         timeout_s=float(line["timeout"]),
         accept_pending=line["accept-pending"],
         retry=line["retry"],
+        on_exit=OnExit(line["on-exit"]),
+        daemonset=line["daemonset"],
+        node_name=line["node-name"],
         nri=nri,
     )
 

@@ -4,12 +4,14 @@ Each change replaces the object that was read, with its resourceVersion and its 
 of a Lease that was deleted meanwhile would create the Lease anew (engine-facts.md#lease-update-creates).
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from installer.config_text import value_at
 from installer.errors import InstallerError
@@ -26,6 +28,7 @@ from installer.host.kubernetes import (
 )
 
 TRIES: Final = 5  # at one change of the settings, which many nodes may change
+TRIES_OF_A_STOP: Final = 2
 
 
 class Seen(Struct, frozen=True):
@@ -124,16 +127,32 @@ def read_node(api: Api, name: str) -> dict[str, Any]:
     return api.ask("GET", path_of_node(name)).content
 
 
-def read_or_missing(api: Api, path: str, *, tries: int) -> dict[str, Any] | Missing:
-    """Return an object for ``will_run_again``; ask ``tries`` times unless an answer is final."""
-    reason = ""
-    for _ in range(tries):
+def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | Missing:
+    """Return an object for ``will_run_again``.
+
+    Without a final answer the API is asked twice: at once, and from the middle of the remaining time on, as
+    an API server that is being replaced refuses connections for some time.
+
+    Args:
+        api: the API.
+        path: the object's path.
+        until_s: the moment, by ``time.monotonic``, from which on no answer is awaited.
+    """
+    began_s = time.monotonic()
+    middle_s = began_s + (until_s - began_s) / TRIES_OF_A_STOP
+    reason = "there was no time to ask"
+    for deadline_s in (middle_s, until_s):
+        answer_s = deadline_s - time.monotonic()
+        if answer_s <= 0:
+            break
         try:
-            return api.ask("GET", path).content
+            return replace(api, answer_s=answer_s).ask("GET", path).content
         except (UnauthorizedError, ForbiddenError, NotFoundError) as error:
             return Missing(error.problem)
         except InstallerError as error:
             reason = error.problem
+        if deadline_s < until_s:
+            time.sleep(max(0.0, deadline_s - time.monotonic()))
     return Missing(reason)
 
 

@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -270,6 +270,8 @@ def _too_long() -> OSError:
 def _refusal(asked: str, status: int, text: bytes) -> RefusedError:
     """Return the error for a refused request, by the HTTP status."""
     told = text[:4096].decode(errors="replace")
+    with suppress(ValueError, RecursionError):
+        told = str(_object(text).get("message", told))
     return REFUSALS.get(status, RefusedError)(f"{asked} ({status} {told})", status)
 
 
@@ -317,9 +319,14 @@ def _object(content: bytes) -> dict[str, Any]:
     return found
 
 
+def own_pod_name() -> str:
+    """Return the name of this pod; "" outside a pod, the node's name in a pod on the node's network."""
+    return os.environ.get(OWN_NAME, "")
+
+
 def is_replica_made(host: Host, since_s: float) -> bool | None:
     """Tell whether another pod of our DaemonSet was made since a moment; None outside a pod."""
-    name = os.environ.get(OWN_NAME, "")
+    name = own_pod_name()
     try:
         directories = host.names(POD_LOGS) if name else ()
     except InstallerError:

@@ -207,6 +207,8 @@ def first_install(options: Options, reason: str = "") -> int:
             if installed:  # the engines serve: the next run finds the install, and restarts nothing
                 raise UndoIncompleteError.because(error) from error
             raise
+    if options.on_exit is OnExit.AUTO:
+        uninstall.warn_of_undo(options)
     return Exit.OK
 
 

@@ -46,6 +46,7 @@ ROOMS: Final = (
     "payload",
     "cdi",
     "nri",
+    "fleet",
     "change",
     "metrics",
     "lifecycle",

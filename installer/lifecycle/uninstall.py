@@ -52,6 +52,8 @@ RECENT_S: Final = 5.0
 SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet waits for its volumes first
 START_S: Final = 10.0  # from the directory to the next pod's run; the rest of the grace is enough for an undo
 ENDS_S: Final = 30.0  # an undo ends within 25 s
+ASK_S: Final = 6.0  # of UNDO_S, for the Kubernetes API to answer
+ASK_AT_LEAST_S: Final = 2.0
 POLL_S: Final = 0.05
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
 PROBE_S: Final = 6.0  # of UNDO_S, for an engine that is between two lives
@@ -293,16 +295,49 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
             log.info("everything kept", reason="the node is going down")
             return Exit.OK
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
-        if options.on_exit is OnExit.KEEP:
-            log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
-        elif await_next_run(host, ledger.lock, waits=not again):
-            log.info("everything kept", reason="the next run takes over")
+        if reason_to_keep := _find_reason_to_keep(host, options, ledger.lock, stopped_s, again=again):
+            log.info("everything kept", reason=reason_to_keep)
         elif reason := handover.find_reason(host, options, ledger.held):
             handover.hand_over(host, options, ledger, reason, stopped_s + UNDO_S)
             return HANDED_OVER
         elif undo_or_hand_over(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic()):
             return HANDED_OVER
     return Exit.OK
+
+
+def _find_reason_to_keep(
+    host: Host, options: Options, lock: locks.Lock, stopped_s: float, *, again: bool
+) -> str:
+    """Return why a stop undoes nothing, "" for an undo; the arguments as for ``stop``."""
+    if options.on_exit is OnExit.KEEP:
+        return f"asked for with --on-exit {options.on_exit}"
+    if options.on_exit is OnExit.AUTO:
+        reason = _find_reason_to_undo(options, stopped_s)
+        if not reason:
+            return "a pod of the DaemonSet will run on this node again"
+        log.info("undo decided", reason=reason)
+    # A pod that was deleted by force has no valid token any more: the kubelet's directories tell of the next.
+    if await_next_run(host, lock, stopped_s, waits=not again):
+        return "the next run takes over"
+    return ""
+
+
+def _find_reason_to_undo(options: Options, stopped_s: float) -> str:
+    """Ask the API whether another pod comes; return "" then, else why a stop undoes everything."""
+    from installer.fleet.own_pod import ask_run_again
+    from installer.fleet.run_again import Keep
+
+    # A stop that had to wait for another child asks at least for a moment.
+    until_s = max(stopped_s + ASK_S, time.monotonic() + ASK_AT_LEAST_S)
+    decision = ask_run_again(options.daemonset, options.node_name, until_s)
+    return "" if isinstance(decision, Keep) else decision.reason
+
+
+def warn_of_undo(options: Options) -> None:
+    """Log why a stop would undo everything already now, such as for want of a right."""
+    reason = _find_reason_to_undo(options, -inf)
+    if reason:
+        log.warning("stop would undo", on_exit=str(options.on_exit), reason=reason)
 
 
 def node_stops(host: Host) -> bool:
@@ -382,25 +417,29 @@ def _write_made(host: Host, layout: Layout, made: list[Made]) -> None:
         host.remove(layout.made)
 
 
-def await_next_run(host: Host, lock: locks.Lock, *, waits: bool) -> bool:
+def await_next_run(host: Host, lock: locks.Lock, stopped_s: float, *, waits: bool) -> bool:
     """Tell whether another ``run`` waits for the ledger's lock, so that this stopping ``run`` undoes nothing.
 
     Args:
         host: the host.
         lock: the ledger's lock.
+        stopped_s: when the stop was requested, by ``time.monotonic``.
         waits: wait for the next ``run`` while a kubelet shows signs of the start of the next pod.
     """
-    stopped_s = time.time()
+    recent_s = time.time() - (time.monotonic() - stopped_s) - RECENT_S
     until = time.monotonic() + SIGN_S
+    latest = max(until, stopped_s + SIGN_S + START_S)
     next_pod_seen = False
     while not locks.is_awaited(lock):
         if not waits:
             return False
-        made = is_replica_made(host, stopped_s - RECENT_S)
+        made = is_replica_made(host, recent_s)
         if made and not next_pod_seen:
-            log.info("waiting for the next pod", seconds=START_S, reason="the kubelet starts another")
+            seconds = min(START_S, latest - time.monotonic())
+            reason = "the kubelet starts another"
+            log.info("waiting for the next pod", seconds=round(seconds, 1), reason=reason)
             next_pod_seen = True
-            until = time.monotonic() + START_S
+            until = time.monotonic() + seconds
         if made is None or time.monotonic() > until:
             return False
         time.sleep(POLL_S)

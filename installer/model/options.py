@@ -83,10 +83,11 @@ OPTIONS_SUFFIX: Final = ".options"  # of the file beside a pidfile that has the 
 
 
 class OnExit(StrEnum):
-    """The act of ``run`` when stopped; ``keep`` serves rolling updates."""
+    """The act of ``run`` when stopped; ``keep`` and ``auto`` serve rolling updates."""
 
     UNDO = "undo"
     KEEP = "keep"
+    AUTO = "auto"  # as keep if a pod of the DaemonSet will run on this node again, else as undo
 
 
 class Drift(StrEnum):
@@ -157,6 +158,8 @@ class Options(Struct, frozen=True):
     pid_file: PurePosixPath = RUN_DIR / "toolkit.pid"
     timeout_s: float = 20.0  # of the wait for one engine to serve what its config says
     on_exit: OnExit = OnExit.UNDO
+    daemonset: str = ""  # the DaemonSet of this pod; "": the owner of the pod
+    node_name: str = ""  # the node of this pod; "": as the pod's token or the pod says
     in_use: InUse = InUse.WAIT
     drift: Drift = Drift.AUTO
     accept_pending: bool = False  # a restart may bring into force the changed values of others
@@ -253,6 +256,8 @@ class Options(Struct, frozen=True):
         return replace(
             self.at_once,
             accept_pending=False,
+            daemonset="",
+            node_name="",
             retry=False,
             drift=Drift.AUTO,
             metrics_textfile=None,

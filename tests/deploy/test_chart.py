@@ -56,7 +56,7 @@ def _refused(*settings: str, verb: str = "template") -> str:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", SCHEMAS)
 @pytest.mark.parametrize(
-    "settings", [(), ALL, ("uninstall=true",), ("resourceQuota=true", "nodeSelector=null")]
+    "settings", [(), ALL, ("uninstall=true",), ("resourceQuota=true", "nodeSelector=null"), ("onExit=auto",)]
 )
 def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], version: str) -> None:
     validate(charted(*settings), version)

@@ -60,7 +60,7 @@ def _of_chart(*settings: str, kind: str = "") -> dict[tuple[str, str], Manifest]
 
 
 def _env(manifests: list[Manifest]) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in container_of(manifests)["env"]}
+    return {each["name"]: each.get("value", "") for each in container_of(manifests)["env"]}
 
 
 @pytest.mark.sampled(4)
@@ -115,6 +115,7 @@ OF_THE_JOB = {
         ("overlays/auto nfd-features", (f"nfdFeatures={FEATURES}",)),
         ("overlays/auto pod-monitor", ("metricsListen=0.0.0.0:9400", "podMonitor=true")),
         ("overlays/auto startup-taint", ("startupTaint=true",)),
+        ("overlays/auto auto", ("onExit=auto",)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -218,7 +219,7 @@ def test_an_uninstall_keeps_how_a_layer_has_changed_the_daemon_set(layer: Layer)
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", ["undo", "keep"])
+@pytest.mark.parametrize("name", ["undo", "keep", "auto"])
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_and_a_policy_set_their_variable(layer: Layer, name: str, overlay: str) -> None:
     values = _env(layer(f"overlays/{overlay}", f"components/{name}"))
@@ -253,6 +254,52 @@ def test_a_startup_taint_is_off_by_default_and_who_removes_it_may_do_nothing_els
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert security["readOnlyRootFilesystem"] is True
     assert security["allowPrivilegeEscalation"] is security["privileged"] is False
+
+
+ON_EXIT = "node-toolkit-installer-on-exit"
+
+
+@pytest.mark.parametrize("name", ["kustomize", "chart"])
+def test_the_policy_auto_may_read_its_daemon_set_and_nodes_and_nothing_else(layer: Layer, name: str) -> None:
+    if name == "chart":
+        told = _of_chart("onExit=auto")
+        plain = _of_chart("onExit=keep")
+    else:
+        told = by_name(layer("overlays/auto", "components/auto"))
+        plain = by_name(kustomized("overlays/auto"))
+    (of_daemon_sets,), (of_nodes,) = told["Role", ON_EXIT]["rules"], told["ClusterRole", ON_EXIT]["rules"]
+    pod = told["DaemonSet", NAMESPACE]["spec"]["template"]["spec"]
+    env = {each["name"]: each for each in pod["containers"][0]["env"]}
+
+    kinds = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    assert told.keys() - plain.keys() == {(kind, ON_EXIT) for kind in kinds}
+    names = [NAMESPACE]
+    resource = {"apiGroups": ["apps"], "resources": ["daemonsets"], "resourceNames": names, "verbs": ["get"]}
+    assert of_daemon_sets == resource
+    assert of_nodes == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": NAMESPACE}
+        assert told[kind, ON_EXIT]["subjects"] == [account]
+    assert env[f"{PREFIX}DAEMONSET"]["value"] == NAMESPACE
+    assert env[f"{PREFIX}NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert pod["automountServiceAccountToken"] is True
+    assert told["ServiceAccount", NAMESPACE]["automountServiceAccountToken"] is False
+
+
+def test_the_policy_auto_is_admitted_on_openshift_with_its_token(layer: Layer) -> None:
+    components = ("components/openshift", "components/auto")
+    told = by_name(layer("overlays/auto", *components))["SecurityContextConstraints", NAMESPACE]
+    chart = _of_chart("openshift=true", "onExit=auto")["SecurityContextConstraints", NAMESPACE]
+
+    assert told["volumes"] == chart["volumes"] == ["hostPath", "projected"]
+
+
+@pytest.mark.parametrize("settings", [("onExit=auto", "uninstall=true"), ("onExit=keep",)])
+def test_pods_that_ask_nothing_get_no_token_and_no_right(settings: tuple[str, ...]) -> None:
+    manifests = charted(*settings)
+
+    assert pod_of(manifests)["automountServiceAccountToken"] is False
+    assert not [each["kind"] for each in manifests if "Role" in each["kind"]]
 
 
 def test_the_pod_that_removes_the_taint_is_not_kept_away_by_it_and_ready_while_it_may_watch(
@@ -327,7 +374,7 @@ def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
     "name",
     [
         *("base", "plan-node", "uninstall", "uninstall-node"),
-        *("chart", "chart mode=cdi", f"chart mode=nri {NRI_ALLOW}"),
+        *("chart", "chart mode=cdi", f"chart mode=nri {NRI_ALLOW}", "chart onExit=keep"),
     ],
 )
 def test_nothing_is_asked_for_that_is_not_needed(name: str) -> None:

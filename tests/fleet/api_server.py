@@ -1,4 +1,4 @@
-"""A stand-in of Kubernetes' API server for Leases, Nodes and DaemonSets, which answers as a real one was recorded.
+"""A stand-in of Kubernetes' API server for Leases, Nodes, Pods and DaemonSets, which answers as a real one was recorded.
 
 test_api_server.py compares each answer with recorded.json. A request for which there is no answer ends in
 ``unknown``, which a test finds empty.
@@ -51,7 +51,7 @@ RIGHTS: dict[str, dict[tuple[str, str], frozenset[str] | None]] = {
     "updater": {("get", "leases"): None, ("update", "leases"): None},
     "nobody": {},
 }
-GROUPS = {"leases": "coordination.k8s.io", "nodes": "", "daemonsets": "apps"}
+GROUPS = {"leases": "coordination.k8s.io", "nodes": "", "pods": "", "daemonsets": "apps"}
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
 Key = tuple[str, str]  # resource and name
 
@@ -189,6 +189,7 @@ def _prefix(path: str) -> str:
     for prefix in (
         f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/",
         f"/apis/apps/v1/namespaces/{NAMESPACE}/",
+        f"/api/v1/namespaces/{NAMESPACE}/",
         "/api/v1/",
     ):
         if path.startswith(prefix):

@@ -40,6 +40,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or (.Values.nri).enabled (eq (include "toolkit.mode" .) "nri") -}}yes{{- end -}}
 {{- end }}
 
+{{/* Whether the pods of the DaemonSet ask the Kubernetes API; one that uninstalls asks nothing. */}}
+{{- define "toolkit.asksApi" -}}
+{{- if and (eq .Values.onExit "auto") (not .Values.uninstall) -}}yes{{- end -}}
+{{- end }}
+
 {{/* By CDI alone no engine has a runtime of ours. */}}
 {{- define "toolkit.byCdi" -}}
 {{- if has (include "toolkit.mode" .) (list "cdi" "nri") -}}yes{{- end -}}
