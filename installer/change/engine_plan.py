@@ -25,7 +25,7 @@ from installer.change.restart import UNREAD, When, decide_for_rollback, explain_
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours, make_request
 from installer.engines import next_start
 from installer.engines.config_edits import Ask, digest_of, read_present, without_us
-from installer.engines.reloading import postpone, take_up
+from installer.engines.reloading import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
 from installer.model.engine import EngineState, SeenStart
 from installer.model.facts import ConfigRow, EngineRow, Facts, Record
@@ -72,7 +72,7 @@ def make_install(request: InstallRequest, accepted: AcceptedInstall) -> EngineIn
             # dockerd may need an intermediate text although its config does not change.
             config = request.facts.contents[engine.config]
             writes = (WriteConfig(engine.name, engine.config, config, config),)
-        steps = take_up(writes, accepted.expected, engine.serving, engine)
+        steps = plan_reload(writes, accepted.expected, engine.serving, engine)
     return EngineInstall(request, accepted, tuple(steps))
 
 
@@ -260,7 +260,7 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Par
     steps: Sequence[Step] = candidate.changes
     if is_restarted:
         # What dockerd has in force counts as unknown: it may have read other texts since it was asked.
-        steps = take_up(candidate.writes, accepted.expected, None, engine)
+        steps = plan_reload(candidate.writes, accepted.expected, None, engine)
 
     backups = []
     for write in candidate.writes:
@@ -345,4 +345,4 @@ def roll_back_engine(
     if tried is None or restart.when is not When.NOW:
         return writes
     # What dockerd has in force depends on when it failed, so it counts as unknown.
-    return take_up(writes, expect_after_rollback(engine, tried), None, engine)
+    return plan_reload(writes, expect_after_rollback(engine, tried), None, engine)

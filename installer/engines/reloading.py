@@ -5,41 +5,41 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
 from installer.errors import NotYetError
 from installer.model.engine import EffectiveConfig, EngineState
 from installer.model.facts import list_some
 from installer.model.steps import Reload, Step, WriteConfig
 
 
-def take_up(
+def plan_reload(
     writes: Sequence[WriteConfig], reload: Reload, in_force: EffectiveConfig | None, engine: EngineState
 ) -> list[Step]:
-    """Return the writes and the reload of an engine; ``in_force`` is None if unknown.
+    """Plan the writes of an engine's configs around the restart or reload.
 
-    A restarted engine has in force what its files say. A signalled dockerd keeps the keys that its file
-    leaves out, and may die of a file with which a start would succeed: it gets an intermediate text first.
+    Most engines have in force after a restart the texts of their files: all writes come first. dockerd keeps
+    the keys that a file leaves out, and may die of a file with which a start would succeed: an intermediate
+    text comes before the signal, the wanted text after.
+
+    Args:
+        writes: the writes, in the order of the engine's reading.
+        reload: the restart or reload.
+        in_force: the config in force; None if unknown.
+        engine: the running engine.
     """
     steps: list[Step] = []
-    if not ENGINES[reload.engine].reads_config_on_signal:
-        steps += [step for step in writes if step.before != step.after]
-        steps.append(reload)
-        return steps
-
-    last = {step.path: step for step in writes}
-    for step in writes:
-        if step is not last[step.path]:
-            steps.append(step)
+    afterwards: list[Step] = []
+    last = {write.path: write for write in writes}
+    for write in writes:
+        if write is not last[write.path]:
+            steps.append(write)
             continue
-
-        route = engine.spec.find_route(engine, step.path, in_force, step.after)
+        route = engine.spec.find_route(engine, write.path, in_force, write.after)
         first = route.texts[0]
-        if step.before != first:
-            steps.append(replace(step, after=first, passing=route.passing))
-        steps.append(reload)
+        if write.before != first:
+            steps.append(replace(write, after=first, passing=route.passing))
         for before, after in pairwise(route.texts):
-            steps.append(replace(step, before=before, after=after, passing=route.passing))
-    return steps
+            afterwards.append(replace(write, before=before, after=after, passing=route.passing))
+    return [*steps, reload, *afterwards]
 
 
 def postpone(engine: EngineState) -> NotYetError:

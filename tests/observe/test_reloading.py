@@ -73,7 +73,7 @@ def test_all_writes_of_a_file_of_dockers_come_before_its_one_reload() -> None:
     ]
     reload = Reload(ENGINES["docker"], ())
 
-    steps = reloading.take_up(
+    steps = reloading.plan_reload(
         writes, reload, EffectiveConfig({"runc": Runtime()}, "runc"), engine("docker", None)
     )
 
