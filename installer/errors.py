@@ -71,6 +71,7 @@ Code: TypeAlias = Literal[  # noqa: RUF041 - a line for each subject
     Literal["no-memory", "no-space"],
     Literal["drift-repeats", "drifted", "failed-before", "roll-back-failed"],
     Literal["undo-killed", "undo-not-handed-over"],
+    Literal["turns-stopped", "waiting-for-turn"],
     Literal["demo-failed", "kubernetes-api", "no-answer", "verify-failed"],
     Literal["internal-error", "not-supported", "stopped", "usage"],
 ]

@@ -320,7 +320,7 @@ def _release(ledger: Ledger) -> None:
             # A verb that failed before it wrote anything leaves the rest of a lost ledger as it was.
             is_as_before = failure is not None and ledger.is_as_found
             keeps_empty = tells_failure or ledger.gone or ledger.stays or is_as_before
-            if ledger.held.empty and not keeps_empty:
+            if ledger.held.empty and ledger.held.turn is None and not keeps_empty:
                 ledger.remove()
     except InstallerError as error:
         reason = f" after a failure ({failure})" if failure else ""

@@ -354,7 +354,7 @@ def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = Fals
         return
     _warn_of_lost_ledger(options, record, notes, undoes=undoes)
     known = ledger.held
-    ledger.write(replace(record, directories=known.directories, published=known.published))
+    ledger.write(replace(record, directories=known.directories, published=known.published, turn=known.turn))
 
 
 def _warn_of_lost_ledger(options: Options, record: Record, notes: list[str], *, undoes: bool) -> None:

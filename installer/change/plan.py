@@ -215,7 +215,12 @@ def _sum_install(
     gpus = require(facts.cdi).gpus
     configs = sorted(final_rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
     final = replace(
-        final_rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
+        final_rows,
+        configs=tuple(configs),
+        pid_file=held.pid_file,
+        published=held.published,
+        turn=held.turn,
+        finished=True,
     )
     steps = list(chain.from_iterable(part.steps for part in parts))
     pending: dict[str, NotYetError] = {}
@@ -413,6 +418,7 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
             final_rows,
             pid_file=held.pid_file,
             published=held.published,
+            turn=held.turn,
             finished=True,
             left=problem,
             undo_pending=held.undo_pending,

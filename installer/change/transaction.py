@@ -230,7 +230,7 @@ def _write_final(context: Context, plan: Plan, done: Sequence[Step]) -> None:
         engines.append(complete_row(context.host, engine_row, engine) if engine is not None else engine_row)
     configs = generated(plan.final.configs, done)
     final = replace(plan.final, engines=tuple(engines), configs=configs, nodes=tuple(nodes))
-    if final.empty and not final.published:
+    if final.empty and not final.published and final.turn is None:
         # Nothing is written, for the disk may be full: the ledger is removed at its release.
         context.ledger.held = final
     else:

@@ -14,7 +14,7 @@ from installer.errors import UsageError
 from installer.host.inodes import resolve_local
 from installer.model.files import ROOT, RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
-from installer.model.options import AUTO, Listen, Mode, Options, Places, ToolkitConfig
+from installer.model.options import AUTO, Listen, Mode, Options, Places, ToolkitConfig, Turns
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 SHOW_SECRETS: Final = f"{PREFIX}SHOW_SECRETS"
@@ -151,7 +151,16 @@ FLAGS: Final = (
     Flag("--nri-name NAME", NRI, "Name of the NRI plugin.", Identity().name),
     Flag("--nri-index NUMBER", NRI, "Order of the NRI plugin among others, 0 to 99.", Identity().order),
     _plain("--daemonset NAME", CLUSTER, "This pod's DaemonSet, for --on-exit auto; else the pod's owner."),
-    _plain("--node-name NAME", CLUSTER, "This pod's node, for --on-exit auto; else as the pod's token says."),
+    _plain("--node-name NAME", CLUSTER, "This pod's node in Kubernetes; else as the pod's token says."),
+    Flag("--release NAME", CLUSTER, "Restart engines by turns among the nodes of this release.", ""),
+    Flag(
+        "--max-restarting NUMBER", CLUSTER, "Nodes that restart an engine at once, if no Lease says so.", ""
+    ),
+    Flag(
+        "--stop-after NUMBER", CLUSTER, "Failed nodes after which no node restarts an engine, likewise.", ""
+    ),
+    Flag("--canary SELECTOR", CLUSTER, "Labels of the nodes that restart an engine first, likewise.", ""),
+    Flag("--soak SECONDS", CLUSTER, "Seconds that a restarted engine must serve before the next turn.", 30.0),
     Flag("--log-format", OUTPUT, "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 
@@ -221,6 +230,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         timeout_s=float(values["timeout"]),
         metrics_listen=_listen(values["metrics_listen"]),
         nri=_nri(values, given, host_path),
+        turns=_turns(values),
     )
     _refuse_modes(options, values, given)
     return options
@@ -236,6 +246,37 @@ def _nri(
     identity = Identity.of(values["nri_name"], values["nri_index"])
     allowed = tuple(Allowed.of(text) for text in values["nri_allow"])
     return Nri(socket, identity, allowed, beside=values["nri"])
+
+
+def _turns(values: Mapping[str, Any]) -> Turns:
+    """Build the options of restarts by turns."""
+    canary = values["canary"]
+    if canary:
+        from installer.fleet.turns import split_selector
+
+        try:
+            tuple(split_selector(canary))
+        except ValueError as error:
+            remedy = "give labels such as gpu-pool=canary"
+            raise UsageError(f"use {canary!r} as --canary ({error})", remedy=remedy) from error
+    return Turns(
+        release=values["release"],
+        at_most=_count("--max-restarting", values["max_restarting"]),
+        stop_after=_count("--stop-after", values["stop_after"]),
+        canary=canary,
+        soak_s=float(values["soak"]),
+    )
+
+
+def _count(flag: str, text: str) -> int:
+    """Return the number of a flag, 0 for a flag that is not given."""
+    if not text:
+        return 0
+    from installer.fleet.leases import MOST
+
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MOST:
+        raise UsageError(f"use {text[:20]!r} as {flag}", remedy=f"give a number from 1 to {MOST}")
+    return int(text)
 
 
 def _refuse_paths(configs: Collection[str], drop_ins: Collection[str]) -> None:

@@ -31,6 +31,12 @@ TRIES: Final = 5  # at one change of the settings, which many nodes may change
 TRIES_OF_A_STOP: Final = 2
 
 
+class NoSettingsError(InstallerError):
+    """There is no Lease with the settings of a release."""
+
+    usual = "kubernetes-api"
+
+
 class Seen(Struct, frozen=True):
     """All Leases of a release from one answer, and the API server's time."""
 
@@ -41,7 +47,12 @@ class Seen(Struct, frozen=True):
 
 
 def look(api: Api, release: str) -> Seen:
-    """Read all Leases of a release; InstallerError where the API gives none, or no settings."""
+    """Read all Leases of a release.
+
+    Raises:
+        NoSettingsError: there is no Lease with the settings.
+        InstallerError: the API gives none, or a setting makes no sense.
+    """
     reply = api.ask("GET", leases.path_of_release(api.namespace, release))
     items = reply.content.get("items")
     objects = {}
@@ -52,7 +63,7 @@ def look(api: Api, release: str) -> Seen:
     lease = name_settings(release)
     if lease not in objects:
         remedy = "restore it: the chart creates it"
-        raise InstallerError(f"take a turn (there is no Lease {lease})", remedy=remedy, code="kubernetes-api")
+        raise NoSettingsError(f"take a turn (there is no Lease {lease})", remedy=remedy)
     settings = leases.read_settings(objects[lease], release)
     return Seen(leases.read_turns(objects.values(), release), settings, objects, reply.server_s)
 
@@ -101,6 +112,12 @@ def change_settings(api: Api, release: str, change: Callable[[Settings], Setting
                 raise
         else:
             return
+
+
+def create_settings(api: Api, settings: Settings) -> None:
+    """Create the Lease of the settings; a Lease that another node has just created stays."""
+    with suppress(ConflictError):
+        api.ask("POST", leases.path_of(api.namespace), leases.new_settings(settings))
 
 
 def is_gone(api: Api, name: str) -> bool:

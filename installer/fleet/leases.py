@@ -91,6 +91,14 @@ def new_turn(name: str, release: str) -> dict[str, Any]:
     }
 
 
+def new_settings(settings: Settings) -> dict[str, Any]:
+    """Return the Lease of settings that is not there yet."""
+    annotations = {AT_MOST: str(settings.at_most), STOP_AFTER: str(settings.stop_after)}
+    if settings.canary:
+        annotations[CANARY] = settings.canary
+    return _annotated(new_turn(settings.lease, settings.release), annotations)
+
+
 def taken(lease: Mapping[str, Any], holder: str, now_s: float, lasts_s: float) -> dict[str, Any]:
     """Return the Lease as held from now on."""
     before = value_at(lease, ("spec", "leaseTransitions"))

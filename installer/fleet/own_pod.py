@@ -67,6 +67,21 @@ def find_own_pod(api: Api, daemonset: str, node: str, until_s: float) -> OwnPod 
     return OwnPod(pod, node, daemonset)
 
 
+def find_own_node(api: Api, node: str) -> str:
+    """Return the name of this pod's node: ``node``, or as this pod's token has it.
+
+    Raises:
+        InstallerError: the name is not known.
+    """
+    name = node or _text(read_claims((api.account / "token").read_text()), "node", "name")
+    if not name:
+        remedy = "give it with --node-name, in a pod as its field spec.nodeName"
+        raise InstallerError(
+            "find the name of this node (the pod's token has none)", remedy=remedy, code="kubernetes-api"
+        )
+    return name
+
+
 def read_claims(token: str) -> Mapping[str, Any]:
     """Return what a service account's token says of its pod; an empty mapping for any other token.
 

@@ -39,6 +39,7 @@ from installer.lifecycle.last_check import (
     read_check,
     read_check_of_boot,
 )
+from installer.lifecycle.turns import Turns, TurnWaitError
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EngineState, RuntimeEntry
@@ -67,13 +68,17 @@ GENERATED: Final = (PurePosixPath("/run/systemd/generator"), PurePosixPath("/run
 
 
 class Work(Struct, frozen=True):
-    """A node to check: ``plan`` returns the plan of an install, ``carry_out`` executes a plan."""
+    """A node to check: ``plan`` returns the plan of an install, ``carry_out`` executes a plan.
+
+    ``turns`` are the node's turns for restarts of engines.
+    """
 
     host: Host
     options: Options
     ledger: Ledger
     plan: Callable[[], Plan]
     carry_out: Callable[[Plan], None]
+    turns: Turns
 
 
 class Baseline(Enum):
@@ -102,8 +107,12 @@ def wait_for_owner(work: Work, error: InstallerError, fingerprint_before: str, r
     check.fingerprint_before = fingerprint_before
     check.baseline = Baseline.BEFORE_CHECK
     # An engine that its owner restarts does not answer for a moment.
-    is_owners = error.code in OWNERS_ACTS
-    answer = check.await_owner(error, is_new=not reason) if is_owners else check.fail(error)
+    if isinstance(error, TurnWaitError):
+        answer = check.await_turn(error, is_new=not reason)
+    elif error.code in OWNERS_ACTS:
+        answer = check.await_owner(error, is_new=not reason)
+    else:
+        answer = check.fail(error)
     if work.ledger.held.nri is None:  # no earlier install needs the NRI plugin, and this one has not begun
         answer.sidecars = watch.METRICS
     return answer
@@ -145,6 +154,7 @@ def check_node(work: Work, *, asked: bool) -> Watch:
         check.result = first_result
         check.baseline = Baseline.BEFORE_CHECK
         if isinstance(error, NotYetError):
+            work.turns.give_back()
             return check.end_unready(error, monotonic() + PENDING_S)
         if fingerprint(ledger) != ledger_before:  # our own writes, rolled back, start no check
             check.baseline = Baseline.AFTER_CHECK
@@ -204,6 +214,13 @@ class _Check:
             if refusal is not None:
                 ignored = self.options.drift is Drift.IGNORE and bool(drifted.things)
                 return self.leave(plan, refusal, ignored=ignored)
+        try:
+            admitted = self.work.turns.admit(plan, self.work.plan, asked=self.result.asked)
+        except TurnWaitError as error:
+            return self.await_turn(error, is_new=False)
+        if admitted is not plan:
+            plan = admitted
+            drifted = drift.Drifted.of(plan, self.record, self.previous.edited_configs)
         self.repair(plan, drifted)
         self.prove(plan)
         if drifted.things or plan.reloaded:  # a restarted engine is another process
@@ -223,6 +240,8 @@ class _Check:
     def conclude(self, plan: Plan) -> Watch:
         reason = next(list_pending_restarts(self.work, plan), None)
         if reason is not None:
+            if plan.pending:  # a turn for a restart that has to wait is another node's
+                self.work.turns.give_back()
             return self.end_unready(reason, monotonic() + PENDING_S)
         return self.end(plan)
 
@@ -330,6 +349,7 @@ class _Check:
         )
         self.withdraw()  # before anything else that may fail
         metrics.publish_failure(host, options, self.work.ledger, error)
+        self.work.turns.settle(failure=str(error))
         if self.baseline is Baseline.AFTER_CHECK:
             self.use_present_baseline()
         delay_s = drift.RETRIES_S[min(failures, len(drift.RETRIES_S)) - 1]
@@ -354,22 +374,48 @@ class _Check:
                 "waiting for the owner", code=reason.code, problem=reason.problem, remedy=reason.remedy
             )
             log_others(error)
+        self.keep_install(reason, error.watched, 0.0, counts=is_new)
+        return self.end()
+
+    def await_turn(self, error: TurnWaitError, *, is_new: bool) -> Watch:
+        """Publish that the node waits for a turn; a node that serves what its ledger says stays ready.
+
+        Nothing was changed. Each change of the reason is logged, except a change of the other nodes that
+        hold turns.
+
+        Args:
+            error: the reason.
+            is_new: log the reason although the last check has found the same.
+        """
+        if is_new or self.result.asked or self.previous.turn.told != error.told:
+            log.warning("waiting for a turn", code=error.code, problem=error.problem, remedy=error.remedy)
+        self.keep_install(error, (), error.next_try_s, counts=False)
+        return self.end()
+
+    def keep_install(
+        self, reason: InstallerError, awaited: "tuple[watch.Place, ...]", next_check_s: float, *, counts: bool
+    ) -> None:
+        """Note why the next change waits; a node that serves what its ledger says stays ready.
+
+        Args:
+            reason: the reason.
+            awaited: the places of which one changes when the reason goes.
+            next_check_s: the time of the next check if nothing changes; 0 for the usual time.
+            counts: the reason counts as a failure in the metrics.
+        """
         checks = [self.check_row(row) for row in self.record.engines]
         is_installed = self.record.finished and bool(self.record.served)
         keeps_install = is_installed and all(check.serves for check in checks)
-        self.result = self.result.with_error(reason).with_pace(next_check_s=0.0, failures=0)
+        self.result = self.result.with_error(reason).with_pace(next_check_s=next_check_s, failures=0)
         self.note(
-            engines=add_since(checks, self.previous.engines),
-            awaited=error.watched,
-            keeps_install=keeps_install,
+            engines=add_since(checks, self.previous.engines), awaited=awaited, keeps_install=keeps_install
         )
         if not keeps_install:
             self.withdraw()
         serving = [check.name for check in checks if check.serves]
         metrics.publish_waiting(
-            self.host, self.options, self.work.ledger, reason, serving, is_new=is_new, ready=keeps_install
+            self.host, self.options, self.work.ledger, reason, serving, is_new=counts, ready=keeps_install
         )
-        return self.end()
 
     def check_row(self, row: EngineRow) -> EngineCheck:
         """Ask an engine of the ledger whether it serves our runtimes as the ledger has them."""
@@ -393,6 +439,8 @@ class _Check:
         result = self.result
         moment = monotonic()
         changed = proven is not None and bool(proven.steps)
+        if proven is not None and not proven.unproven:
+            self.work.turns.note_proof()
         idle_checks = self.list_idle_checks(changed=changed)
         specification_problem: Problem | None = None
         if proven is not None and proven.unmade is not None:
@@ -401,6 +449,7 @@ class _Check:
             by_cdi=self.record.cdi is not None,
             specification_problem=specification_problem,
             edited_configs=tuple(self.list_edited()),
+            turn=self.work.turns.state,
         )
         self.note_pace(
             idle_checks=idle_checks[-KEPT_CHECKS:], repairs=drift.select_recent(result.pace.repairs, moment)
@@ -423,6 +472,7 @@ class _Check:
             self.publish_kept_readiness(ready=ready)
         if proven is not None:
             self.publish_readiness(proven, ready=ready)
+            due_s = self.settle_turn(due_s)  # after readiness, for the API may be slow
         if proven is not None or result.keeps_install:
             # A removed readiness or metrics file starts a check.
             for path in (options.ready_file, *self.record.published):
@@ -432,12 +482,19 @@ class _Check:
         rest_s = drift.rest_s(idle_checks, moment)
         return Watch(watched, baseline=baseline, due_s=due_s, rest_s=rest_s)
 
+    def settle_turn(self, due_s: float) -> float:
+        """Settle the turn of this node; return when the next check is due, 0 for the usual time."""
+        settle_s = self.work.turns.settle()
+        if not settle_s:
+            return due_s
+        return max(1.0, min(due_s or settle_s, settle_s))
+
     def list_idle_checks(self, *, changed: bool) -> tuple[float, ...]:
         """Return the begin of the last checks without any finding; ``changed``: this check has a finding."""
         result = self.result
-        is_idle = result.problem is None or bool(
-            result.awaited
-        )  # a check that waits for the owner does nothing
+        # A check that waits for the owner or for a turn does nothing.
+        waits = bool(result.awaited) or self.work.turns.state.cause != ""
+        is_idle = result.problem is None or waits
         if self.baseline is not Baseline.AFTER_CHECK and is_idle and not (result.asked or changed):
             return (*result.pace.idle_checks, result.began_s)
         return result.pace.idle_checks if result.pace.failures else ()

@@ -29,6 +29,7 @@ from installer.errors import (
 from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
+from installer.host.kubernetes import Api
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import readiness, uninstall
 from installer.lifecycle.check import (
@@ -41,6 +42,7 @@ from installer.lifecycle.check import (
 )
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
+from installer.lifecycle.turns import TurnWaitError, open_turns
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
 from installer.model.files import File, Meta, dumps
@@ -95,6 +97,8 @@ def run(request: RunRequest) -> NoReturn:
     refuse_strangers_files(host, options)
     if options.serves_nri:
         plugin_state.refuse_absent(host, options.nri)
+    if options.turns.release:
+        _refuse_turns_without_cluster(options)
     with open_ledger(host, options, partial(uninstall.ledger_for_run, host, options)) as ledger:
         if ledger.held.failed is not None:
             _refuse_failed(host, options, ledger)
@@ -115,6 +119,13 @@ def run(request: RunRequest) -> NoReturn:
             raise
 
 
+def _refuse_turns_without_cluster(options: Options) -> None:
+    """Raise InstallerError for turns outside a cluster: this node would wait for ever."""
+    from installer.fleet.own_pod import find_own_node
+
+    find_own_node(Api.of_this_pod(), options.node_name)
+
+
 def _refuse_failed(host: Host, options: Options, ledger: Ledger) -> None:
     """Refuse a failed plan again, before the first write.
 
@@ -125,6 +136,8 @@ def _refuse_failed(host: Host, options: Options, ledger: Ledger) -> None:
         _plan(host, options, ledger)
     except InstallerError as error:
         if not _awaits_owner(error, begun=False):
+            if ledger.held.failed is not None:
+                open_turns(host, options, ledger).settle(failure=f"cannot {ledger.held.failed.problem}")
             raise
 
 
@@ -184,24 +197,32 @@ def first_install(options: Options, reason: str = "") -> int:
     begun = False
     installed = False
     with open_as_child(host, options, supervision.raise_if_stopped) as ledger:
-        before = take_fingerprint(_work(host, options, ledger))
+        work = _work(host, options, ledger)
+        before = take_fingerprint(work)
         try:
             with internal_errors():
                 plan = _find_plan(host, options, ledger, awaits_others=not asked)
+                plan = work.turns.admit(plan, work.plan, asked=asked or not reason)
+                record = ledger.held
                 begun = True
                 plan = _carry_out_install(host, options, ledger, plan)
                 installed = True
-                _answer(conclude_install(_work(host, options, ledger), plan, asked=asked))
+                _answer(conclude_install(work, plan, asked=asked))
         except StoppedError:
+            if begun and ledger.held == record:  # the node is as before; else the undo gives the turn back
+                work.turns.give_back(at_stop=True)
             ledger.stays = True  # the undo removes the directories that were made for the pidfile
             raise
         except InstallerError as error:
             is_again = bool(reason) and not begun
             if not installed and (is_again or _awaits_owner(error, begun=begun)):
                 ledger.stays = True
-                watch = wait_for_owner(_work(host, options, ledger), error, before, reason)
+                if begun:
+                    work.turns.give_back()
+                watch = wait_for_owner(work, error, before, reason)
                 _answer(watch, tells=asked or not reason)
                 return WAITING
+            work.turns.settle(failure=str(error))
             with as_incomplete_undo():
                 uninstall.remove_readiness(host, options, ledger)
             if installed:  # the engines serve: the next run finds the install, and restarts nothing
@@ -219,6 +240,8 @@ def _awaits_owner(error: InstallerError, *, begun: bool) -> bool:
         error: the error.
         begun: a step was taken: an engine that was not restarted for this reason right before its restart.
     """
+    if isinstance(error, TurnWaitError):
+        return True
     if error.exit is not Exit.FAILED or error.code not in OWNERS_ACTS:
         return False
     return not begun or isinstance(error, NotBegunError)
@@ -364,4 +387,5 @@ def _work(host: Host, options: Options, ledger: Ledger) -> Work:
         recover(host, options, ledger)
         return _plan(host, options, ledger)
 
-    return Work(host, options, ledger, plan, partial(_carry_out, host, options, ledger))
+    turns = open_turns(host, options, ledger)
+    return Work(host, options, ledger, plan, partial(_carry_out, host, options, ledger), turns)

@@ -90,6 +90,30 @@ class Pace(Struct, frozen=True, forbid_unknown_fields=True):
     repairs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
+class TurnState(Struct, frozen=True, forbid_unknown_fields=True):
+    """What this node knows of turns (``fleet.turns``) from one try to the next.
+
+    Attributes:
+        cause: Why the node waits for a turn, a name of ``Cause``; "" if the node does not wait.
+        reason: The same in words.
+        next_try_s: The time of the next try, by ``time.monotonic``.
+        told: What was logged of that.
+        sightings: When this node saw the turns of others, as ``fleet.turns.Sighting``.
+        is_new: The node had the startup taint at the last look; None if it was not looked at.
+        proven: The turn whose restart was proven, as the ledger has its ``asked``.
+        proven_s: The time of that proof, by ``time.monotonic``.
+    """
+
+    cause: str = ""
+    reason: str = ""
+    told: str = ""
+    next_try_s: float = 0.0
+    sightings: tuple[tuple[str, str, float, float, float | None], ...] = ()
+    is_new: bool | None = None
+    proven: str = ""
+    proven_s: float = 0.0
+
+
 class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=2):
     """A check of the node by ``run``.
 
@@ -110,6 +134,7 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
         edited_configs: The configs with more in them than our text, now or before their removal.
         keeps_install: The problem is that a change waits; the engines serve what the ledger says.
         awaited: The places to watch for the act of the owner for whom a change waits.
+        turn: What this node knows of turns.
         pace: The facts that slow down checks and repairs.
     """
 
@@ -129,6 +154,7 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
     edited_configs: tuple[str, ...] = ()
     keeps_install: bool = False
     awaited: tuple[tuple[str, str], ...] = ()
+    turn: TurnState = TurnState()
     pace: Pace = Pace()
 
     @property

@@ -41,6 +41,7 @@ from installer.host.files import Host, read_json_of_root
 from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
+from installer.lifecycle.turns import open_turns
 from installer.metrics import snapshot as metrics
 from installer.model.facts import EngineRow, Facts, names_of
 from installer.model.files import File, Layout, Meta, dumps
@@ -294,14 +295,21 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
         if node_stops(host):
             log.info("everything kept", reason="the node is going down")
             return Exit.OK
+        turns = open_turns(host, options, ledger)  # reads the last check, which goes with readiness
+        turn = ledger.held.turn
+        is_proven = turns.is_proven
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
         if reason_to_keep := _find_reason_to_keep(host, options, ledger.lock, stopped_s, again=again):
+            if is_proven:
+                turns.give_back(at_stop=True)
             log.info("everything kept", reason=reason_to_keep)
         elif reason := handover.find_reason(host, options, ledger.held):
             handover.hand_over(host, options, ledger, reason, stopped_s + UNDO_S)
             return HANDED_OVER
         elif undo_or_hand_over(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic()):
             return HANDED_OVER
+        elif turn is not None:
+            turns.give_back(turn, at_stop=True)
     return Exit.OK
 
 

@@ -100,6 +100,7 @@ MEANINGS: Final = {
     "started.",
     WAITING: "1 while run waits before it changes the node, for the owner's restart of an engine say, by the "
     "code of the reason.",
+    "turn_held": "1 while this node has, or asks for, a turn to restart an engine, else 0.",
     "undo_pending": "1 while an undo waits, for containers that use our runtimes say, else 0.",
     "last_look_timestamp_seconds": "When these metrics were taken: at an install, a failure or a check.",
     "last_success_timestamp_seconds": "When an install, a repair or a check last ended well; 0 for never.",
@@ -312,6 +313,8 @@ def _take_snapshot(
         "engine_restarts_total": dict(sorted(restarts.items())),
         FAILURES: dict(sorted(counts.failures.items())),
     }
+    if options.turns.release:
+        figures["turn_held"] = record.turn is not None
     if record.nri is not None:
         nri = plugin_state.at_ledger_socket(options.nri, record)
         state = plugin_state.read_state(host, nri.state)

@@ -113,6 +113,17 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True):
     problem: str  # in the words of the error
 
 
+class TurnRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A turn that this node has asked for, and may hold (``fleet.turns``)."""
+
+    release: str
+    node: str
+    revision: str
+    engines: tuple[str, ...]  # each with its major version
+    asked: str  # the moment, which tells this turn from an earlier one
+    is_new: bool = False  # the node restarts without a turn: no pod of a user runs there yet
+
+
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the ledger: all our changes of a node."""
 
@@ -131,6 +142,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     published: tuple[PurePosixPath, ...] = ()
     cdi: CdiRow | None = None  # None except after an install of CDI alone
     nri: PurePosixPath | None = None  # the socket of the engine that the NRI plugin beside ``run`` serves
+    turn: TurnRow | None = None  # written before the turn is asked for, removed after its return
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -140,7 +152,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def empty(self) -> bool:
-        """Whether the record has only directories and published files."""
+        """Whether the record has only directories, published files and a turn."""
         return not (self.toolkit or self.engines or self.configs or self.failed or self.nodes)
 
     def engine(self, name: str) -> EngineRow | None:

@@ -1,5 +1,6 @@
 """The options of the program: frozen, and valid once built."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from math import inf
@@ -18,6 +19,8 @@ AUTO: Final = "auto"
 GPU_KIND: Final = "nvidia.com/gpu"
 DEFAULT_SOURCE: Final = PurePosixPath("/artifacts/deb")
 RUNTIME_NAME: Final = "nvidia"
+# The release is a label's value and the beginning of the names of Leases.
+RELEASE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,51}[a-z0-9])?")
 
 
 class ToolkitConfig(Struct, frozen=True):
@@ -132,6 +135,42 @@ class Cdi(Struct, frozen=True):
         return self.directory / f"{self.kind.replace('/', '-')}.yaml"
 
 
+class Turns(Struct, frozen=True):
+    """Restarts of engines by turns among the nodes of a release.
+
+    Limits and canary stand in a Lease, which the owner may change at any time. The fields of this class make
+    a Lease that is missing.
+
+    Attributes:
+        release: The name of the release; "" for restarts without turns.
+        at_most: The nodes that restart an engine at the same time; 0: a missing Lease is not made.
+        stop_after: The failed nodes after which no node takes a turn.
+        canary: The label selector of the nodes that go first.
+        soak_s: The seconds after the proof in which an engine has to go on serving.
+
+    Raises:
+        UsageError: a value is not usable, or the release is missing.
+    """
+
+    release: str = ""
+    at_most: int = 0
+    stop_after: int = 0
+    canary: str = ""
+    soak_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.release:
+            if self.at_most or self.stop_after or self.canary:
+                problem = "restart engines by turns without a release"
+                raise UsageError(problem, remedy="name it with --release")
+            return
+        if not RELEASE.fullmatch(self.release):
+            remedy = "give small letters, digits and dashes, at most 53"
+            raise UsageError(f"use {self.release!r} as --release", remedy=remedy)
+        if not 0 <= self.soak_s < inf:
+            raise UsageError(f"wait {self.soak_s:g} seconds", remedy="give --soak a number from 0")
+
+
 class Options(Struct, frozen=True):
     """The options of a run. Paths are the host's, except ``toolkit_source`` and ``mounts[*][1]``.
 
@@ -170,6 +209,7 @@ class Options(Struct, frozen=True):
     nfd_features: PurePosixPath | None = None  # for Node Feature Discovery
     metrics_listen: Listen | None = None  # the place where a waiting ``run`` serves metrics
     nri: Nri = field(default_factory=Nri)
+    turns: Turns = field(default_factory=Turns)
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):
@@ -198,6 +238,15 @@ class Options(Struct, frozen=True):
             self.nri.refuse_idle()
         if not 0 < self.timeout_s < inf:
             raise UsageError(f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number above 0")
+        self._refuse_turns()
+
+    def _refuse_turns(self) -> None:
+        """Refuse turns with an undo at each stop: undos need no turn, but the installs after them would."""
+        if not self.turns.release or self.on_exit is not OnExit.UNDO:
+            return
+        others = " or ".join(policy for policy in OnExit if policy is not OnExit.UNDO)
+        problem = "restart engines by turns with --on-exit undo (an update would undo each node at once)"
+        raise UsageError(problem, remedy=f"use --on-exit {others}, or leave --release out")
 
     def _refuse_published(self) -> None:
         """Refuse published files at unusable paths."""
@@ -263,6 +312,7 @@ class Options(Struct, frozen=True):
             metrics_textfile=None,
             nfd_features=None,
             metrics_listen=None,
+            turns=Turns(),
         )
 
     @property

@@ -18,6 +18,7 @@ from installer.host.files import Host
 from installer.lifecycle import check, readiness
 from installer.lifecycle.drift import UNMADE_S
 from installer.lifecycle.last_check import EngineCheck, LastCheck, Problem, read_check
+from installer.lifecycle.turns import open_turns
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EffectiveConfig, EngineState, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
@@ -80,7 +81,8 @@ class Node:
 
     def work(self, drift: Drift = Drift.AUTO) -> check.Work:
         options = replace(self.options, drift=drift)
-        return check.Work(self.host, options, self.ledger, lambda: self.plan, self._carry_out)
+        turns = open_turns(self.host, options, self.ledger)
+        return check.Work(self.host, options, self.ledger, lambda: self.plan, self._carry_out, turns)
 
     def check(self, drift: Drift = Drift.AUTO, *, asked: bool = False, **work: Any) -> Watch:
         return check.check_node(replace(self.work(drift), **work), asked=asked)

@@ -37,7 +37,9 @@ METRICS = {family.samples[0].name: family for family in FIGURES.collect()}
 WITHOUT_SAMPLES_AT_FIRST = {
     name
     for name in METRICS
-    if name.startswith((f"{PREFIX}nri_", f"{PREFIX}failures_total", f"{PREFIX}waiting"))
+    if name.startswith(
+        tuple(f"{PREFIX}{each}" for each in ("nri_", "failures_total", "waiting", "turn_held"))
+    )
 }
 
 

@@ -1,0 +1,105 @@
+"""Turns of this node, as installs, checks and stops see them; without a release there are none.
+
+``fleet_turns.py`` has the turns of a release. It is loaded only for them.
+"""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from installer.change.ledger import Ledger
+from installer.change.plan import Plan
+from installer.errors import Code, NotBegunError
+from installer.host.events import log
+from installer.host.files import Host
+from installer.lifecycle.last_check import TurnState
+from installer.model.facts import TurnRow
+from installer.model.options import Options
+
+
+class TurnWaitError(NotBegunError):
+    """The node has to wait for a turn; nothing was changed.
+
+    Attributes:
+        told: what is logged once, as long as it stays the same.
+        next_try_s: the time of the next try, by ``time.monotonic``.
+    """
+
+    usual = "waiting-for-turn"
+
+    def __init__(self, problem: str, remedy: str, code: Code | None, *, told: str, next_try_s: float) -> None:
+        super().__init__(problem, remedy=remedy, code=code)
+        self.told = told
+        self.next_try_s = next_try_s
+
+
+class Turns:
+    """The turns of one node while one child of ``run`` is at work; a node without a release has none.
+
+    Attributes:
+        state: What the next child of ``run`` has to know; a check publishes it.
+    """
+
+    def __init__(self, ledger: Ledger, state: TurnState) -> None:
+        self.ledger = ledger
+        self.state = state
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the restart of the recorded turn was proven in this boot."""
+        row = self.ledger.held.turn
+        return row is not None and self.state.proven == row.asked
+
+    def admit(self, plan: Plan, _replan: Callable[[], Plan], *, asked: bool = False) -> Plan:
+        """Return a plan that may be carried out now: restarts of engines have their turn.
+
+        Args:
+            plan: a plan of this moment.
+            _replan: plans anew.
+            asked: a user asked for the plan, so the API is asked before the next try is due.
+
+        Raises:
+            TurnWaitError: the node has to wait; nothing was changed.
+            InstallerError: the new plan is refused; nothing was changed.
+        """
+        del asked
+        return plan
+
+    def note_proof(self) -> None:
+        """Note that the engines serve after the restart."""
+
+    def settle(self, failure: str = "") -> float:
+        """Settle the turn in the ledger; return the seconds until it is to be settled again, 0 for never.
+
+        Args:
+            failure: the error of this node; "" if there is none.
+        """
+        del failure
+        row = self.ledger.held.turn
+        if row is not None:
+            log.warning("turn left", release=row.release, reason="run has another release now, or none")
+            self.forget()
+        return 0.0
+
+    def give_back(self, row: TurnRow | None = None, *, at_stop: bool = False) -> None:
+        """Give the recorded turn back at once: nothing was restarted, or this process ends with a proof.
+
+        Args:
+            row: the turn, if an undo has removed the ledger.
+            at_stop: a pod ends.
+        """
+
+    def forget(self) -> None:
+        """Remove the turn from the ledger; an undo may have removed the ledger itself."""
+        self.state = replace(self.state, proven="")
+        if not self.ledger.gone and self.ledger.held.turn is not None:
+            self.ledger.write(replace(self.ledger.held, turn=None))
+
+
+def open_turns(host: Host, options: Options, ledger: Ledger) -> Turns:
+    """Return the turns of this node."""
+    if not options.turns.release:
+        return Turns(ledger, TurnState())
+    from installer.lifecycle.fleet_turns import FleetTurns
+
+    return FleetTurns(host, options, ledger)
