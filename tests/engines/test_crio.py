@@ -17,6 +17,7 @@ from tests.engines.nodes import PYTHON, SOURCE, Node, Running
 from tests.engines.told import bad, but_the_ledger, doctor, sentence, snapshot, starts, warned
 from tests.engines.versions import EngineSet
 from tests.host.servers import message
+from tests.support.waiting import until
 
 ASKED = ("--runtime", "crio", *SOURCE)
 STATE = "/run/containers/storage/overlay-containers"
@@ -719,3 +720,29 @@ def test_a_restart_that_is_left_to_the_owner_is_pending_for_each_verb(owned: Nod
     process.terminate()
     assert process.wait() == 0, process.log
     owned.run(["rm", "-f", OURS])
+
+
+def test_a_run_waits_until_the_owner_of_crio_has_mended_what_its_unit_lacks(owned: Node) -> None:
+    files, count = snapshot(owned), starts(owned, "crio")
+    write_unit(owned, "EnvironmentFile=/opt/flag")
+
+    process = owned.start_run(*ASKED)
+    try:
+        waits = owned.installer("status", "--ready")
+        owned.run(["rm", UNIT_DROP_IN])
+        owned.run(["systemctl", "daemon-reload"])
+        began = time.monotonic()
+        process.wait_for('"installed"')
+        took_s = time.monotonic() - began
+        until(owned.is_ready, lambda: process.log)
+
+        assert process.log.count('"waiting for the owner"') == 1
+        assert (waits.returncode, took_s < 10) == (1, True)
+        assert "its EnvironmentFile /opt/flag is not there" in waits.stdout
+        assert starts(owned, "crio") == count + 1
+        run_pod(owned, "nvidia")
+        process.terminate()
+        assert process.wait() == 0, process.log
+    finally:
+        process.kill()
+    assert snapshot(owned) == files
