@@ -14,6 +14,7 @@ from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES
 from installer.errors import InstallerError, NotYetError
+from installer.host.events import log
 from installer.host.files import Host
 from installer.lifecycle import check, readiness
 from installer.lifecycle.drift import UNMADE_S
@@ -258,9 +259,11 @@ def socket_of(root: Path) -> tuple[str, str]:
 
 
 def test_an_install_that_waits_for_the_owner_says_that_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(tmp_path, NOTHING)
+    events = list[str]()
+    monkeypatch.setattr(log, "write", lambda _, event, __: events.append(event))
     PENDING.watched = (socket_of(tmp_path),)
 
     first, second, third = waits(node), waits(node, "check"), waits(node, "asked")
@@ -268,7 +271,7 @@ def test_an_install_that_waits_for_the_owner_says_that_once(
     assert (node.problem.code, node.ready) == ("pending-by-others", False)
     assert node.counts == (0, {PENDING.code: 1})
     assert node.problem.remedy == "restart it at a time of your choice; run goes on by itself then"
-    assert capsys.readouterr().err.count("waiting for the owner") == 2, "at first, and for who asks"
+    assert events.count("waiting for the owner") == 2, "at first, and for who asks"
     assert first.baseline == check.CHECK_AGAIN, "it is not known how the socket was before"
     assert second.baseline == third.baseline == signature(second.places)
     assert socket_of(tmp_path) in second.places

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from installer.change.plan import Plan
 from installer.engines import ENGINES
 from installer.engines.next_start import FRESH_S
+from installer.host.events import log
 from installer.host.files import Host
 from installer.lifecycle import fresh_edits
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
@@ -50,8 +51,10 @@ def test_an_edit_of_others_counts_before_a_restart(
 
 
 def test_an_install_waits_until_the_edit_is_old_or_the_engine_was_restarted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    events = list[str]()
+    monkeypatch.setattr(log, "write", lambda _, event, __: events.append(event))
     host = put(tmp_path, {CONFIG: "", SOCKET: ""})
     serving = EffectiveConfig({}, "runc")
     monkeypatch.setattr(fresh_edits, "ask", lambda _, engine: replace(engine, serving=serving))
@@ -69,4 +72,4 @@ def test_an_install_waits_until_the_edit_is_old_or_the_engine_was_restarted(
 
     assert 0.5 < until_old_s < FRESH_S / 2
     assert 0.4 < until_restarted_s < FRESH_S / 2
-    assert capsys.readouterr().err.count("waiting for a restart by others") == 2
+    assert events == ["waiting for a restart by others"] * 2
