@@ -4,42 +4,22 @@ import json
 
 import pytest
 
-from tests.engines.configs import CONTAINERD, DAEMON_JSON, DOCKER, VERSION_2, VERSION_3
-from tests.engines.images import ARCHIVE, IMAGE
+from tests.engines.bound_docker import bind, is_running, run_container
+from tests.engines.configs import CONTAINERD, DAEMON_JSON, DOCKER
+from tests.engines.images import IMAGE
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.told import sentence, snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
-DROP_IN = "/etc/systemd/system/docker.service.d/bound.conf"
 INSTALL = ("install", "--runtime", "containerd", *SOURCE)
 PLAN = ("plan", "--runtime", "containerd", *SOURCE)
-
-
-def _bind(node: Node, setting: str) -> None:
-    """Have systemd stop Docker with containerd, which serves CRI as well."""
-    node.write(CONTAINERD, VERSION_2 if node.containerd_version.startswith("1.") else VERSION_3)
-    node.write(DROP_IN, f"[Unit]\n{setting}=containerd.service\n")
-    node.run(["systemctl", "daemon-reload"])
-    node.restart("containerd")
-    node.run(["ctr", "--namespace", "k8s.io", "images", "import", ARCHIVE])
-    node.cri.wait()
-    node.run(["systemctl", "restart", "docker"])
 
 
 def _with(key: str, value: object) -> str:
     """Return a daemon.json with live-restore and one more key."""
     return json.dumps({**json.loads(DAEMON_JSON), "live-restore": True, key: value})
-
-
-def _run_container(node: Node, name: str = "web") -> None:
-    node.run(["docker", "run", "--detach", "--network=none", "--name", name, IMAGE, "sleep", "3600"])
-
-
-def _is_running(node: Node, name: str = "web") -> bool:
-    state = node.run(["docker", "inspect", "--format", "{{.State.Running}}", name], check=False)
-    return state.stdout == "true\n"
 
 
 @pytest.mark.sampled(16)
@@ -48,13 +28,13 @@ def test_containers_of_a_docker_that_stops_with_containerd_are_not_ended(
     docker_node: Node, setting: str
 ) -> None:
     node = docker_node
-    _bind(node, setting)
-    _run_container(node)
+    bind(node, setting)
+    run_container(node)
     files, pids = snapshot(node), [node.pid_of(unit) for unit in ("containerd", "docker")]
 
     planned, refused = node.installer(*PLAN), node.installer(*INSTALL)
 
-    assert _is_running(node)
+    assert is_running(node)
     assert [node.pid_of(unit) for unit in ("containerd", "docker")] == pids
     reason = f"docker.service, which has {setting}=containerd.service"
     assert (planned.returncode, refused.returncode) == (1, 1), refused.stderr
@@ -76,24 +56,24 @@ def test_containers_of_a_docker_that_stops_with_containerd_are_not_ended(
     node.installer(*INSTALL, check=True)
     assert node.pid_of("containerd") != pids[0]
     assert node.pid_of("docker") != pids[1]
-    assert _is_running(node)
+    assert is_running(node)
 
 
 @pytest.mark.sampled(16)
 def test_an_undo_that_would_end_containers_restarts_nothing_until_they_have_ended(docker_node: Node) -> None:
     node = docker_node
-    _bind(node, "Requires")
+    bind(node, "Requires")
     files = snapshot(node)
     text = node.read(CONTAINERD)
     node.installer(*INSTALL, check=True)  # Docker holds no container yet
-    _run_container(node)
+    run_container(node)
     pids = [node.pid_of(unit) for unit in ("containerd", "docker")]
 
     undone = node.installer("uninstall")
 
     assert undone.returncode == 4, undone.stderr
     assert "docker.service, which has Requires=containerd.service" in sentence(undone.stderr)
-    assert _is_running(node)
+    assert is_running(node)
     assert [node.pid_of(unit) for unit in ("containerd", "docker")] == pids
     assert node.read(CONTAINERD) == text
     assert node.has("/usr/local/nvidia/toolkit/nvidia-container-runtime"), "containerd still serves it"
@@ -109,10 +89,10 @@ def test_an_undo_that_would_end_containers_restarts_nothing_until_they_have_ende
 @pytest.mark.sampled(16)
 def test_live_restore_that_the_next_start_of_docker_has_no_more_keeps_no_container(docker_node: Node) -> None:
     node = docker_node
-    _bind(node, "Requires")
+    bind(node, "Requires")
     node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))
     node.restart("docker")
-    _run_container(node)
+    run_container(node)
     pid = node.pid_of("containerd")
     for text, reason in (
         (DAEMON_JSON, "1 container: web"),
@@ -129,7 +109,7 @@ def test_live_restore_that_the_next_start_of_docker_has_no_more_keeps_no_contain
         assert refused.returncode == 1, refused.stderr
         assert reason in sentence(refused.stderr)
         assert node.pid_of("containerd") == pid
-        assert _is_running(node)
+        assert is_running(node)
 
 
 @pytest.mark.sampled(16)
@@ -138,9 +118,9 @@ def test_a_containerd_that_is_down_is_not_healed_at_the_cost_of_dockers_containe
     docker_node: Node, setting: str
 ) -> None:
     node = docker_node
-    _bind(node, setting)
+    bind(node, setting)
     node.installer(*INSTALL, check=True)
-    _run_container(node)
+    run_container(node)
     node.write(
         "/etc/systemd/system/containerd.service.d/site.conf", "[Service]\nRestart=always\nRestartSec=300\n"
     )
@@ -153,7 +133,7 @@ def test_a_containerd_that_is_down_is_not_healed_at_the_cost_of_dockers_containe
         node.installer(*verb)
 
         assert node.pid_of("docker") == pid
-        assert _is_running(node)
+        assert is_running(node)
 
     node.run(["systemctl", "restart", "containerd"])  # its owner's act
     node.cri.wait()
@@ -181,7 +161,7 @@ def _start_oneshot(node: Node, name: str, start: str, stop: str) -> None:
 @pytest.mark.sampled(16)
 def test_a_oneshot_unit_that_stops_with_containerd_keeps_its_container(docker_node: Node) -> None:
     node = docker_node
-    _bind(node, "After")
+    bind(node, "After")
     docker_run = f"/usr/bin/docker run --detach --network=none --name web {IMAGE} sleep 3600"
     _start_oneshot(node, "web", docker_run, "/usr/bin/docker rm -f web")
     _start_oneshot(node, "rules", "/bin/true", "/bin/true")
@@ -196,7 +176,7 @@ def test_a_oneshot_unit_that_stops_with_containerd_keeps_its_container(docker_no
     assert "(docker rm)" in sentence(refused.stderr)
     assert "stop web.service first" in sentence(refused.stderr)
     assert node.run(["docker", "inspect", "--format", "{{.Id}}", "web"]).stdout == container
-    assert _is_running(node)
+    assert is_running(node)
     assert node.pid_of("containerd") == pid
     assert snapshot(node) == files
 

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from installer.config_text import Syntax, Value, WantedKey
-from installer.config_text.change import apply
+from installer.config_text import Value
 from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Cri, CriError
+from tests.engines.load_texts import CERTS, KATA, registry_mirrors, spell
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.told import bad, but_the_ledger, doctor, sentence, snapshot
 
 pytestmark = pytest.mark.any_version
-
-CERTS = "/etc/containerd/certs.d"
 
 
 class Waiting:
@@ -45,27 +43,13 @@ class Waiting:
         assert self.cri.exec(self.container, "echo", "alive").stdout == "alive\n"
 
 
-def _settings_of_images(node: Node) -> str:
-    old = node.containerd_version.startswith("1.")
-    return "io.containerd.grpc.v1.cri" if old else "io.containerd.cri.v1.images"
-
-
-def _registry(node: Node) -> str:
-    """Return ``mirrors`` beside ``config_path``, as a node has after half of a migration."""
-    table = f"plugins.'{_settings_of_images(node)}'.registry"
-    return (
-        f"\n[{table}]\nconfig_path = '{CERTS}'\n"
-        f"[{table}.mirrors.'docker.io']\nendpoint = ['https://mirror.invalid']\n"
-    )
-
-
 @pytest.mark.sampled(16)
 def test_no_restart_of_ours_meets_registry_mirrors_beside_a_config_path(
     containerd_node: Node, cri: Cri
 ) -> None:
     node, usual = containerd_node, containerd_node.read(CONTAINERD)
     waiting = Waiting(node, cri)
-    node.write(CONTAINERD, usual + _registry(node))
+    node.write(CONTAINERD, usual + registry_mirrors(node))
     words = (
         f"its CRI would not load: {CONTAINERD} sets registry.mirrors, and registry.config_path is set too",
     )
@@ -78,12 +62,12 @@ def test_no_restart_of_ours_meets_registry_mirrors_beside_a_config_path(
     node.write(CONTAINERD, usual)
     node.installer("install", *SOURCE, check=True)
     waiting.pid = node.pid_of()
-    node.write(CONTAINERD, node.read(CONTAINERD) + _registry(node))
+    node.write(CONTAINERD, node.read(CONTAINERD) + registry_mirrors(node))
     status = node.installer("status")
     assert status.returncode == 1
     assert words[0] in re.sub(r"\s+", " ", status.stdout)
     waiting.refuses("uninstall", *words, f"remove registry.mirrors from {CONTAINERD}")
-    node.write(CONTAINERD, node.read(CONTAINERD).replace(_registry(node), ""))
+    node.write(CONTAINERD, node.read(CONTAINERD).replace(registry_mirrors(node), ""))
     node.installer("uninstall", check=True)
     assert node.read(CONTAINERD) == usual
 
@@ -96,7 +80,7 @@ def test_a_base_spec_that_is_cut_short_after_the_install_is_told_and_not_restart
     whole = node.run(["ctr", "oci", "spec"]).stdout
     node.write(spec, whole)
     keys: dict[str, Value] = {"R|containerd|runtimes|runc|base_runtime_spec": spec}
-    node.write(CONTAINERD, _spell(node, node.read(CONTAINERD), keys))
+    node.write(CONTAINERD, spell(node, node.read(CONTAINERD), keys))
     node.restart_engine()
     files = node.read(CONTAINERD)
     node.installer("install", *SOURCE, check=True)
@@ -118,9 +102,6 @@ def test_a_base_spec_that_is_cut_short_after_the_install_is_told_and_not_restart
     assert node.read(CONTAINERD) == files
 
 
-# By name: keys with their values, added to a config with which containerd serves. The first letters stand for the
-# tables of CRI: its runtimes, images, server and snapshotter.
-KATA = "R|containerd|runtimes|kata"
 NRI = "plugins|io.containerd.nri.v1.nri"
 PAIR = "S|x509_key_pair_streaming"
 DIFF, BOLT = "plugins|io.containerd.service.v1.diff-service", "plugins|io.containerd.metadata.v1.bolt"
@@ -211,32 +192,6 @@ FILES = {
 }
 
 
-def _spell(node: Node, usual: str, keys: Mapping[str, Value]) -> str:
-    """Return a config with further keys, those of CRI in the plugin that this version has for them."""
-    old = node.containerd_version.startswith("1.")
-    cri, runtime, images = (
-        ("plugins", plugin)
-        for plugin in (
-            "io.containerd.grpc.v1.cri",
-            "io.containerd.cri.v1.runtime",
-            "io.containerd.cri.v1.images",
-        )
-    )
-    tables: dict[str, tuple[str, ...]] = {"S": cri, "R": cri if old else runtime, "I": cri if old else images}
-    tables["N"] = (*cri, "containerd") if old else images
-    wants = []
-    for name, value in keys.items():
-        first, *rest = name.split("|")
-        wants.append(WantedKey((*tables.get(first, (first,)), *rest), value))
-    if any(name.startswith(KATA) for name in keys):
-        wants.append(
-            WantedKey(
-                (*tables["R"], "containerd", "runtimes", "kata", "runtime_type"), "io.containerd.kata.v2"
-            )
-        )
-    return apply(usual, wants, Syntax.TOML, name=CONTAINERD)[0]
-
-
 def _serves(node: Node, cri: Cri) -> bool:
     """Restart containerd, and tell whether it serves CRI, and goes on doing so."""
     node.run(["systemctl", "reset-failed", "containerd"], check=False)
@@ -262,7 +217,7 @@ def test_no_restart_of_ours_waits_for_ever_at_a_fifo(containerd_node: Node, cri:
     node, usual = containerd_node, containerd_node.read(CONTAINERD)
     if node.containerd_version.startswith("1.6") and "cdi" in pipe:  # which has no CDI
         return
-    usual = _spell(node, usual, {"R|enable_cdi": True})
+    usual = spell(node, usual, {"R|enable_cdi": True})
     node.write(CONTAINERD, usual)
     node.restart_engine()
     node.installer("install", *SOURCE, check=True)
@@ -293,7 +248,7 @@ def test_what_containerd_does_not_load_is_refused_and_nothing_else(containerd_no
     for path, text in FILES.items():
         node.write(path, text)
     node.path("/etc/nri-bad/plugin").chmod(0o755)
-    texts = {name: _spell(node, usual, keys) for name, keys in KEYS.items()}
+    texts = {name: spell(node, usual, keys) for name, keys in KEYS.items()}
     told: dict[str, str] = {}
     for name, text in texts.items():
         node.write(CONTAINERD, text)

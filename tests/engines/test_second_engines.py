@@ -9,24 +9,12 @@ from tests.engines.configs import CONTAINERD, DOCKER, VERSION_2, VERSION_3
 from tests.engines.cri import Cri
 from tests.engines.images import ARCHIVE
 from tests.engines.nodes import SOURCE, Node
+from tests.engines.second_engines import DOCKERD, started
 from tests.engines.told import sentence, served, snapshot
 
 pytestmark = pytest.mark.any_version
 
-DOCKERD = (
-    "/usr/sbin/dockerd --config-file /etc/docker2/daemon.json --data-root /var/lib/docker/second"
-    " --exec-root /run/docker2 -p /run/docker2.pid -H unix:///run/docker2.sock"
-    " --containerd /run/containerd/containerd.sock --containerd-namespace moby2"
-    " --bridge=none --iptables=false --ip6tables=false"
-)
 OTHER = "/usr/bin/containerd --config /etc/other/config.toml --address /run/other/containerd.sock"
-
-
-def started(node: Node, unit: str, command: str) -> None:
-    service = f"[Service]\nType=notify\nExecStart={command}\nDelegate=yes\nKillMode=process\n"
-    node.write(f"/run/systemd/system/{unit}", service)
-    node.run(["systemctl", "daemon-reload"])
-    node.run(["systemctl", "start", unit])
 
 
 def second_containerd(node: Node) -> Cri:

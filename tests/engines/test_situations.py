@@ -14,13 +14,11 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from installer.config_text import Value
+from tests.engines.bound_docker import bind, is_running, run_container
 from tests.engines.configs import CONTAINERD, DAEMON_JSON, DOCKER
 from tests.engines.conftest import Containerd
 from tests.engines.cri import Cri
-from tests.engines.distribution import UNSEEN, Distribution
-from tests.engines.nodes import OURS, PYTHON, SOURCE, Node
-from tests.engines.test_bound_units import _bind, _is_running, _run_container
-from tests.engines.test_crio import (
+from tests.engines.crio_nodes import (
     ASKED,
     CONTAINER,
     DEADLY,
@@ -31,9 +29,11 @@ from tests.engines.test_crio import (
     owned,
     write_unit,
 )
-from tests.engines.test_k3s import TEMPLATE, _name_of, _use_template, rancher
-from tests.engines.test_load import _registry, _spell
-from tests.engines.test_second_engines import DOCKERD, started
+from tests.engines.distribution import UNSEEN, Distribution
+from tests.engines.load_texts import registry_mirrors, spell
+from tests.engines.nodes import OURS, PYTHON, SOURCE, Node
+from tests.engines.rancher_nodes import TEMPLATE, name_of, rancher, use_template
+from tests.engines.second_engines import DOCKERD, started
 from tests.engines.told import but_the_ledger, sentence, served, snapshot, starts
 
 pytestmark = pytest.mark.any_version
@@ -63,7 +63,7 @@ def _edit_unit(node: Node, text: str) -> None:
 
 
 def _add_keys(node: Node, keys: Mapping[str, Value]) -> None:
-    node.write(CONTAINERD, _spell(node, node.read(CONTAINERD), keys))
+    node.write(CONTAINERD, spell(node, node.read(CONTAINERD), keys))
 
 
 def cloud_init_writes(node: Node, _: Containerds) -> None:
@@ -153,7 +153,7 @@ def an_image_deployed_files_of_1970_before_the_start(node: Node, containerds: Co
 
 
 def mirrors_stand_beside_a_config_path(node: Node, _: Containerds) -> None:
-    node.write(CONTAINERD, node.read(CONTAINERD) + _registry(node))
+    node.write(CONTAINERD, node.read(CONTAINERD) + registry_mirrors(node))
 
 
 def a_base_spec_is_cut_short(node: Node, _: Containerds) -> None:
@@ -386,8 +386,8 @@ def test_a_reload_of_docker_brings_into_force_what_a_reload_takes(docker_node: N
 def test_containers_of_a_bound_docker_are_not_ended(docker_node: Node, side: str) -> None:
     node = docker_node
     node.write(DOCKER, DAEMON_JSON)
-    _bind(node, "Requires")
-    _run_container(node)
+    bind(node, "Requires")
+    run_container(node)
     files, pids = snapshot(node), [node.pid_of(unit) for unit in ("containerd", "docker")]
 
     done = ask(node, side, "install", "--runtime", "containerd", *SOURCE)
@@ -395,7 +395,7 @@ def test_containers_of_a_bound_docker_are_not_ended(docker_node: Node, side: str
     assert done.returncode == 1, done.stderr
     for said in ("docker.service, which has Requires=containerd.service", "web", "live-restore"):
         assert said in sentence(done.stderr)
-    assert _is_running(node)
+    assert is_running(node)
     assert (snapshot(node), [node.pid_of(unit) for unit in ("containerd", "docker")]) == (files, pids)
 
 
@@ -417,9 +417,9 @@ def test_the_toolkit_outlives_an_engine_beside_ours(docker_node: Node, side: str
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("side", ON_POD)  # host: test_k3s.py
 def test_a_template_without_our_runtime_is_refused(rancher: Distribution, side: str) -> None:
-    node, name = rancher.node, _name_of(rancher.unit)
+    node, name = rancher.node, name_of(rancher.unit)
     own = node.read(TEMPLATE.replace("NAME", name).replace("config-v3.toml.tmpl", "config.toml"))
-    path = _use_template(rancher, own)
+    path = use_template(rancher, own)
     files, pid = snapshot(node), node.pid_of(rancher.unit)
 
     done = ask(node, side, "install", *SOURCE)

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
+from installer.fleet import leases
 from installer.host.kubernetes import Api
 from tests.support.site import PROJECT
 
@@ -302,3 +303,9 @@ def serving(server: ApiServer, directory: Path) -> Iterator[Api]:
         thread.join()
         http.server_close()
     assert server.unknown == []
+
+
+def settings_lease(**annotations: str) -> dict[str, Any]:
+    named = {f"{leases.PREFIX}{key.replace('_', '-')}": text for key, text in annotations.items()}
+    metadata = {"name": "gpu-turns", "labels": {leases.RELEASE: "gpu"}, "annotations": named}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}

@@ -24,7 +24,7 @@ from installer.host.kubernetes import (
     UnauthorizedError,
     UnreachableError,
 )
-from tests.fleet.api_server import USER, ApiServer, serving
+from tests.fleet.api_server import USER, ApiServer, serving, settings_lease
 from tests.support.site import PROJECT
 
 NODE = Node("gpu-node-1", "r2", ("containerd 2",))
@@ -32,12 +32,6 @@ OTHER = replace(NODE, name="gpu-node-2")
 ONE = "gpu-turn-0"
 TWO = "gpu-turn-1"
 LASTS_S = 270.0
-
-
-def settings_lease(**annotations: str) -> dict[str, Any]:
-    named = {f"{leases.PREFIX}{key.replace('_', '-')}": text for key, text in annotations.items()}
-    metadata = {"name": "gpu-turns", "labels": {leases.RELEASE: "gpu"}, "annotations": named}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
 
 
 @pytest.fixture

@@ -27,8 +27,7 @@ from installer.model.facts import EngineRow, Record, ToolkitRow, TurnRow
 from installer.model.options import Drift, OnExit, Options, Turns
 from installer.model.steps import Part, Reload, for_reason
 from installer.watch import Watch
-from tests.fleet.api_server import ApiServer, serving
-from tests.fleet.test_client import settings_lease
+from tests.fleet.api_server import ApiServer, serving, settings_lease
 from tests.support.live import SOCKET
 
 ONE = "gpu-turn-0"
