@@ -175,7 +175,7 @@ def install_device_nodes(facts: Facts, options: Options) -> Part:
 
 def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
     """Return the part that removes the device nodes that we made, unless something of ours ``stays``."""
-    nodes = facts.held.nodes
+    nodes = facts.record.nodes
     named: set[str] = set()
     if facts.toolkit.theirs:
         # Another installer's specification may name our nodes; without them no container could start with it.
@@ -190,7 +190,7 @@ def install_specification(facts: Facts, options: Options) -> Part:
     """Return the part that writes the management specification and removes a former one."""
     wanted = options.cdi
     cdi = require(facts.cdi)
-    rows = {row.path: row for row in facts.held.configs if row.engine == OWNER}
+    rows = {row.path: row for row in facts.record.configs if row.engine == OWNER}
     stay = set()
     if cdi.gpus:
         stay.add(cdi.gpus.path)  # planned in a part of its own
@@ -235,13 +235,13 @@ def _withdraw(rows: Iterable[ConfigRow], facts: Facts) -> Iterator[Step]:
 
 def undo_specifications(facts: Facts, *, stays: bool) -> Part:
     """Return the part that restores the files in the places of specifications, unless something ``stays``."""
-    rows = tuple(row for row in facts.held.configs if row.engine == OWNER)
+    rows = tuple(row for row in facts.record.configs if row.engine == OWNER)
     steps = () if stays else _withdraw(rows, facts)
     originals = [without_us(row.path, facts) for row in rows]
     return Part(
         OWNER,
         for_reason("the CDI specification there is ours", steps),
-        Record(configs=rows, cdi=facts.held.cdi),
+        Record(configs=rows, cdi=facts.record.cdi),
         in_progress=rows,
         backups=tuple(file for file in originals if file is not None),
     )
@@ -287,13 +287,13 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
         planned,
         Record(configs=(row,) if row else (), cdi=CdiRow(names, missing_reason)),
         notes=tuple(notes),
-        obstacles=tuple(against_cdi(facts.engines, facts.held)),
+        obstacles=tuple(against_cdi(facts.engines, facts.record)),
     )
 
 
 def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow | None, str]:
     """Return the steps with their reasons, the ledger's row after them, and why no specification is there."""
-    held = facts.held.config(spec.path)
+    held = facts.record.config(spec.path)
     now = facts.contents[spec.path]
     # Containers fail while a stale specification is there, or ours beside another installer's. Its removal
     # comes first, needs no disk space, and is not reverted by a roll-back.

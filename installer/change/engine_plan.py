@@ -123,7 +123,7 @@ def install_engine(install: EngineInstall) -> Part:
     obstacles += [error for error in accepted.restart.refusals if error not in facts.obstacles]
     return Part(
         name_part(engine.name),
-        step_reasons.explain_install(install.steps, candidate.changes, engine, facts.held),
+        step_reasons.explain_install(install.steps, candidate.changes, engine, facts.record),
         Record(engines=(row,), configs=tuple(remember_named(config_rows, facts, request.options.layout))),
         backups=tuple(backups),
         notes=tuple(notes),

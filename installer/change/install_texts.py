@@ -70,7 +70,7 @@ class InstallRequest(Struct, frozen=True):
             options=options,
             ask=ask,
             names=frozenset(entry.name for entry in entries),
-            row=facts.held.engine(engine.name),
+            row=facts.record.engine(engine.name),
         )
 
 
@@ -134,7 +134,7 @@ def keep_present_texts(candidate: Candidate, facts: Facts) -> Candidate:
     """Return a candidate without the writes of files that the ledger knows; their rows stay."""
     changes = []
     for change in candidate.changes:
-        row = facts.held.config(change.step.path) if change.step is not None else None
+        row = facts.record.config(change.step.path) if change.step is not None else None
         changes.append(change if row is None else ConfigChange(step=None, row=row, original=None))
     return replace(candidate, changes=tuple(changes))
 
@@ -153,7 +153,7 @@ def read_inherited(request: InstallRequest, present_texts: Texts) -> EffectiveCo
 def list_former_names(request: InstallRequest) -> set[str]:
     """Return the names of the runtimes that earlier installs have given an engine."""
     names: set[str] = set()
-    for row in request.facts.held.configs:
+    for row in request.facts.record.configs:
         if row.engine == request.engine.name:
             names.update(runtime_of(edit.key) for edit in row.edits)
     if request.row is not None:

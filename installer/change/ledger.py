@@ -69,7 +69,7 @@ class Ledger:
         self._host = host
         self._layout = layout
         self.lock = lock
-        self.held = record
+        self.record = record
         self.gone = False
         self.stays = False  # an empty ledger is kept, because another process goes on
         self._was_lost = is_ledger_lost(host, layout)
@@ -114,7 +114,7 @@ class Ledger:
         """Remove the temporary files of a killed run."""
         layout = self._layout
         ours = (layout.toolkit, layout.ledger, layout.counts, layout.made, layout.replaced)
-        for path in (*ours, *(row.path for row in self.held.configs)):
+        for path in (*ours, *(row.path for row in self.record.configs)):
             self._host.sweep(path)
         for path in (layout.replaced, layout.home, *layout.home.parents[:-1]):
             remove_staged(self._host, path)
@@ -143,14 +143,14 @@ class Ledger:
     def write(self, record: Record) -> None:
         """Write the rows to the disk, unless the ledger holds the same."""
         self._set_copies_aside()
-        if record != self.held or self._host.kind(self._layout.ledger) is Kind.ABSENT:
+        if record != self.record or self._host.kind(self._layout.ledger) is Kind.ABSENT:
             try:
                 self._host.replace(self._layout.ledger, File(dumps(record), PRIVATE))
             except Exception:
                 # The new ledger may be in place, and only not be safe from a power failure.
-                self.held = read_record(self._host, self._layout) or self.held
+                self.record = read_record(self._host, self._layout) or self.record
                 raise
-            self.held = record
+            self.record = record
 
     def save(self, files: Iterable[File]) -> None:
         """Save the bytes of ``files`` beside the ledger, by digest."""
@@ -165,7 +165,7 @@ class Ledger:
 
     def drop_backups(self) -> None:
         """Remove the saved bytes that no row names, and empty directories."""
-        named = {row.original.digest for row in self.held.configs if row.original}
+        named = {row.original.digest for row in self.record.configs if row.original}
         for name in self._host.names(self._layout.backups):
             if name not in named:
                 self._host.remove(self._layout.backups / name)
@@ -180,8 +180,8 @@ class Ledger:
         )
         if not missing:
             return
-        known = dict.fromkeys((*self.held.directories, *missing))
-        self.write(replace(self.held, directories=tuple(known)))
+        known = dict.fromkeys((*self.record.directories, *missing))
+        self.write(replace(self.record, directories=tuple(known)))
         for each in missing:
             self._host.make_directory(each)
 
@@ -198,7 +198,7 @@ class Ledger:
         host = self._host
         layout = self._layout
         self._set_copies_aside()
-        for path in self.held.published:
+        for path in self.record.published:
             remove_published(host, path)
         host.remove_directory(layout.versions)
         own = {layout.ledger.name, layout.counts.name, layout.made.name, layout.backups.name, LOCK}
@@ -210,12 +210,12 @@ class Ledger:
             problem = f"remove {layout.home} (it still holds {', '.join(others)})"
             remedy = "move that to where it belongs, then run uninstall again"
             raise InstallerError(problem, remedy=remedy, code="name-taken")
-        made = sorted(self.held.directories, key=lambda path: -len(path.parts))
+        made = sorted(self.record.directories, key=lambda path: -len(path.parts))
         for path in made:
             if path not in layout.home.parents:
                 host.remove_directory(path)
         _remove_upwards(host, layout.home, [path for path in made if path in layout.home.parents])
-        self.held = Record()
+        self.record = Record()
         self.gone = True
 
     def _refuse_unclaimed(self) -> None:
@@ -228,7 +228,7 @@ class Ledger:
         if not self._host.exists(unclaimed):
             return
         usual = {path for engine in ENGINES.values() for path in usual_configs(self._host, engine)}
-        for path in usual | {row.path for row in self.held.configs}:
+        for path in usual | {row.path for row in self.record.configs}:
             with suppress(InstallerError):  # an unreadable config matches no copy
                 file = self._host.read(path)
                 if file:
@@ -316,11 +316,11 @@ def _release(ledger: Ledger) -> None:
         with internal_errors():
             # Published files tell of a failure, so their row stays. A removed ledger is not removed again:
             # its path may belong to the next instance.
-            tells_failure = ledger.held.published and not isinstance(failure, StoppedError)
+            tells_failure = ledger.record.published and not isinstance(failure, StoppedError)
             # A verb that failed before it wrote anything leaves the rest of a lost ledger as it was.
             is_as_before = failure is not None and ledger.is_as_found
             keeps_empty = tells_failure or ledger.gone or ledger.stays or is_as_before
-            if ledger.held.empty and ledger.held.turn is None and not keeps_empty:
+            if ledger.record.empty and ledger.record.turn is None and not keeps_empty:
                 ledger.remove()
     except InstallerError as error:
         reason = f" after a failure ({failure})" if failure else ""

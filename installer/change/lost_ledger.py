@@ -328,7 +328,7 @@ def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = Fals
         ledger: the open ledger; nothing is done unless it is empty.
         undoes: whether an undo follows at once; the logged remedy says so.
     """
-    if not ledger.held.empty:
+    if not ledger.record.empty:
         return
     record = Record()
     notes: list[str] = []
@@ -353,7 +353,7 @@ def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = Fals
     if record.empty:
         return
     _warn_of_lost_ledger(options, record, notes, undoes=undoes)
-    known = ledger.held
+    known = ledger.record
     ledger.write(replace(record, directories=known.directories, published=known.published, turn=known.turn))
 
 

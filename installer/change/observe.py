@@ -150,7 +150,7 @@ class Node(Struct, frozen=True):
             originals=originals,
             missing=frozenset(missing),
             toolkit=self._read_toolkit(deep=deep),
-            held=self.record,
+            record=self.record,
             lost=frozenset(row.path for row in rows if row.original and originals[row.path] is None),
             relinked=relinked,
             links=links,

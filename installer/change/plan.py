@@ -128,8 +128,8 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         options: the options of the install.
         ask: the dry run, which tells what an engine would have in force with given texts.
     """
-    held = facts.held
-    mode, reason = cdi.mode_of(facts.engines, held, options)
+    record = facts.record
+    mode, reason = cdi.mode_of(facts.engines, record, options)
     entries: tuple[RuntimeEntry, ...] = ()
     installs: list[EngineInstall] = []
     refused = dict(facts.refused)
@@ -152,10 +152,10 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
 
     # Rows of engines without a part in this plan stay as they are.
     planned_names = {OWNER, nri.ID, *(engine.name for engine in facts.engines)}
-    other_rows = tuple(row for row in held.configs if row.engine not in planned_names)
+    other_rows = tuple(row for row in record.configs if row.engine not in planned_names)
     node = Part(
         NODE,
-        rows=Record(directories=held.directories, engines=held.engines, configs=other_rows),
+        rows=Record(directories=record.directories, engines=record.engines, configs=other_rows),
         notes=(*facts.notes, *advise(require(facts.payload).version)),
         obstacles=(*facts.obstacles, *_find_renamed(facts, {entry.name for entry in entries})),
     )
@@ -178,17 +178,17 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
 
 def _find_low_level(installs: Sequence[EngineInstall], facts: Facts, options: Options) -> tuple[str, ...]:
     """Return the low-level runtimes that our runtimes wrap: paths first, then the names of programs."""
-    held = facts.held
+    record = facts.record
     words: list[str] = []
     for install in installs:
         words += install.accepted.candidate.proposal.low_level
     # Containers may run on the toolkit: it goes on to wrap the same runtimes until another engine joins.
     config = facts.toolkit.config
-    if installs and held.toolkit is not None:
-        config = held.toolkit.rendered
+    if installs and record.toolkit is not None:
+        config = record.toolkit.rendered
     joins = False
     for install in installs:
-        is_new = held.engine(install.engine.name) is None
+        is_new = record.engine(install.engine.name) is None
         joins = joins or (is_new and bool(install.accepted.candidate.writes))
     if not joins:
         with suppress(InstallerError):  # a config that is no TOML is written anew
@@ -210,16 +210,16 @@ def _sum_install(
     parts: tuple[Part, ...], facts: Facts, options: Options, installs: Sequence[EngineInstall]
 ) -> Plan:
     """Return the plan of an install, unless the same has failed before."""
-    held = facts.held
+    record = facts.record
     final_rows = sum_rows(parts)
     gpus = require(facts.cdi).gpus
     configs = sorted(final_rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
     final = replace(
         final_rows,
         configs=tuple(configs),
-        pid_file=held.pid_file,
-        published=held.published,
-        turn=held.turn,
+        pid_file=record.pid_file,
+        published=record.published,
+        turn=record.turn,
         finished=True,
     )
     steps = list(chain.from_iterable(part.steps for part in parts))
@@ -234,7 +234,7 @@ def _sum_install(
         earlier += _find_earlier_writes(install)
     plan = Plan(
         parts=parts,
-        in_progress=rows.in_progress(held, final, steps),
+        in_progress=rows.in_progress(record, final, steps),
         final=final,
         engines={each.name: each for each in facts.engines},
         digest=_digest(facts, options, final_rows.toolkit),
@@ -242,11 +242,11 @@ def _sum_install(
         seen=facts.digests,
         release=require(facts.payload).version,
         pending=pending,
-        due=frozenset(row.name for row in held.engines if row.restart_due),
+        due=frozenset(row.name for row in record.engines if row.restart_due),
         earlier=tuple(earlier),
         unmade=gpus.unmade if gpus else None,
     )
-    failed = Part("failed-before", obstacles=_refuse_failed(plan, held, options))
+    failed = Part("failed-before", obstacles=_refuse_failed(plan, record, options))
     return replace(plan, parts=(*parts, failed))
 
 
@@ -311,7 +311,7 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
     )
     renamed = Remedy("stop them first, or keep ", Option("runtime-name"), " as it was")
     hooked = {engine.name for engine in facts.engines if engine.hook is not None}
-    for row in facts.held.engines:
+    for row in facts.record.engines:
         is_hooked = row.name in hooked
         remedy: str = by_cdi
         if names:
@@ -359,9 +359,9 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     runtimes, their payload stays, or links to a low-level runtime take its place, and an engine keeps the
     handlers that it needs for them; ``in_use`` names these containers.
     """
-    held = facts.held
+    record = facts.record
     engines = []
-    for row in held.engines:
+    for row in record.engines:
         undo_engine = partial(engine_plan.undo_engine, row, facts, options, ask)
         engines.append(make_part(name_part(row.name), undo_engine))
     references = make_part("references", lambda: _find_references(facts, engines, options))
@@ -371,7 +371,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     stays = bool(running or needed)
 
     made = _make_directories(facts, engines)  # dockerd may need an intermediate text
-    directories = (*held.directories, *made.rows.directories)
+    directories = (*record.directories, *made.rows.directories)
     removed: list[PurePosixPath] = []
     if not stays:
         # The directories that hold the ledger are removed with it, after everything else.
@@ -397,16 +397,16 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
 
 def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     """Return the plan of an undo; if something of ours ``stays``, the ledger says why."""
-    held = facts.held
+    record = facts.record
     running = facts.containers.running
     final_rows = sum_rows(parts)
     steps = list(chain.from_iterable(part.steps for part in parts))
-    in_progress = held
+    in_progress = record
     if steps:
         in_progress_rows = chain.from_iterable(part.in_progress for part in parts)
         configs = {row.path: row for row in in_progress_rows}
         known = tuple(rows.add_known_texts(configs.values(), steps))
-        in_progress = replace(held, configs=known, directories=final_rows.directories, finished=False)
+        in_progress = replace(record, configs=known, directories=final_rows.directories, finished=False)
 
     final = None
     if stays:
@@ -416,12 +416,12 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
             problem = f"undo everything (our runtime runs {names_of(running)})"
         final = replace(
             final_rows,
-            pid_file=held.pid_file,
-            published=held.published,
-            turn=held.turn,
+            pid_file=record.pid_file,
+            published=record.published,
+            turn=record.turn,
             finished=True,
             left=problem,
-            undo_pending=held.undo_pending,
+            undo_pending=record.undo_pending,
         )
     return Plan(
         parts=parts,
@@ -446,7 +446,7 @@ def _find_references(facts: Facts, engines: Sequence[Part], options: Options) ->
     rows: list[EngineRow] = []
     if needed:
         kept = {row.name for row in chain.from_iterable(part.rows.engines for part in engines)}
-        rows = [replace(row, config=None) for row in facts.held.engines if row.name not in kept]
+        rows = [replace(row, config=None) for row in facts.record.engines if row.name not in kept]
     return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
 
 
@@ -465,7 +465,7 @@ def _check_undo(facts: Facts, options: Options) -> Part:
             problem = f"remove the toolkit of {engine.title} (its default runtime is {spec.built_in_runtime})"
             remedy = f"start {engine.title} without --default-runtime, then {TRY_AGAIN}"
             obstacles.append(InstallerError(problem, remedy=remedy, code="runtime-needed"))
-    for row in facts.held.configs:
+    for row in facts.record.configs:
         present = facts.contents[row.path]
         is_whole = row.syntax is None  # we wrote the whole file
         # A file that we wrote whole cannot be restored if the saved copy of the former file is lost.

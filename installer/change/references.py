@@ -29,7 +29,7 @@ def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> It
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     # Configs that keep our runtimes, and files that belong to no engine, are no references.
-    skipped = {row.path for row in facts.held.configs if row.engine not in ENGINES}
+    skipped = {row.path for row in facts.record.configs if row.engine not in ENGINES}
     for part in parts:
         if part.rows.engines:
             skipped.update(row.path for row in part.in_progress)
@@ -63,12 +63,12 @@ def find_last_references(facts: Facts, options: Options) -> Iterator[InstallerEr
     """
     yield from find_references(facts, (), options)
     for engine in facts.engines:
-        row = facts.held.engine(engine.name)
+        row = facts.record.engine(engine.name)
         # An engine that looks for the toolkit by itself will not find it at its next start.
         if row is None or engine.spec.built_in_runtime:
             continue
         named_before_us: set[str] = set()
-        for config in facts.held.configs:
+        for config in facts.record.configs:
             if config.engine == engine.name:
                 named_before_us.update(config.named or ())
         for name, program in engine.served.binaries.items():
@@ -111,7 +111,7 @@ def _is_below(facts: Facts, value: str, layout: Layout, *names: str) -> bool:
 def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
     """Yield the rows, each with the programs of the toolkit that its file named before our first install."""
     for row in rows:
-        former = facts.held.config(row.path)
+        former = facts.record.config(row.path)
         if former is not None:
             named = former.named
         else:
@@ -122,7 +122,7 @@ def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> I
 
 def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layout) -> Iterator[Reference]:
     """Yield the programs of the toolkit that a file names more often than before our first install."""
-    row = facts.held.config(path)
+    row = facts.record.config(path)
     known = row.named if row is not None else None
     if known is None:  # a ledger of 0.1.0 tells the text alone
         known = tuple(list_programs(facts.originals.get(path), path))
@@ -137,7 +137,7 @@ def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]
 
     A reloaded engine serves what its files say; its runtimes are skipped.
     """
-    ours = {(row.name, name) for row in facts.held.engines for name in row.runtimes}
+    ours = {(row.name, name) for row in facts.record.engines for name in row.runtimes}
     for engine in facts.engines:
         now = engine.flags.runtimes
         later = engine.next_flags.runtimes

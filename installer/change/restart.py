@@ -111,7 +111,7 @@ def decide_for_undo(request: UndoRequest, candidate: UndoCandidate, expected: Re
 def _find_need_of_undo(request: UndoRequest, candidate: UndoCandidate, expected: Reload) -> Restart:
     """Decide whether an undo needs a restart, allowed or not."""
     engine = request.engine
-    finished = request.facts.held.finished
+    finished = request.facts.record.finished
     never_read = request.row.restart_due  # the engine has never read a config of ours
 
     if request.options.restart_mode is RestartMode.NONE:

@@ -79,7 +79,7 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
         UndoIncompleteError: the host is not as it was before, and the ledger is kept.
         InstallerError: the host is as it was before.
     """
-    record = context.ledger.held
+    record = context.ledger.record
     done: list[Step] = []
     try:
         with internal_errors():
@@ -92,7 +92,7 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
             raise UndoIncompleteError(
                 f"finish ({error.problem})", remedy=error.remedy, code=error.code
             ) from error
-        if not done and context.ledger.held == record:
+        if not done and context.ledger.record == record:
             context.ledger.drop_backups()
             raise
         if done:
@@ -114,7 +114,7 @@ def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:
         UndoIncompleteError: an engine has our edits again.
         InstallerError: a step failed; the ledger is kept, and the next undo goes on.
     """
-    record = context.ledger.held
+    record = context.ledger.record
     done: list[Step] = []
     try:
         carry_out(context, plan, check, done)
@@ -232,7 +232,7 @@ def _write_final(context: Context, plan: Plan, done: Sequence[Step]) -> None:
     final = replace(plan.final, engines=tuple(engines), configs=configs, nodes=tuple(nodes))
     if final.empty and not final.published and final.turn is None:
         # Nothing is written, for the disk may be full: the ledger is removed at its release.
-        context.ledger.held = final
+        context.ledger.record = final
     else:
         context.ledger.write(final)
         context.ledger.drop_backups()
@@ -243,7 +243,7 @@ def _generate(context: Context, step: steps.WriteSpecification) -> WriteConfig:
     text = management_specification(step.source, context.layout, step.cdi)
     after = File(text.encode(), step.before.meta if step.before else Meta())
     write = WriteConfig(OWNER, step.path, step.before, after)
-    record = context.ledger.held
+    record = context.ledger.record
     context.ledger.write(replace(record, configs=generated(record.configs, [write])))
     return write
 
@@ -272,7 +272,7 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
         remedy = "run install or uninstall again when that has ended"
     except InstallerError as error:
         with suppress(Exception):  # the error below counts more
-            context.ledger.write(replace(context.ledger.held, failed=record.failed))
+            context.ledger.write(replace(context.ledger.record, failed=record.failed))
         problem = error.problem
         remedy = error.remedy
     raise UndoIncompleteError(
@@ -358,7 +358,7 @@ def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[],
     if hooked:
         await_created(context.host, plan.engines[hooked], context.layout, check)
     running = find_running_containers(
-        context.host, context.layout, context.ledger.held, plan.engines.values()
+        context.host, context.layout, context.ledger.record, plan.engines.values()
     )
     if running:
         problem = f"remove the toolkit (its runtime has just started {names_of(running)})"

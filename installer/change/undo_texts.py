@@ -68,7 +68,7 @@ def make_request(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Un
         facts=facts,
         options=options,
         ask=ask,
-        configs=tuple(config for config in facts.held.configs if config.engine == row.name),
+        configs=tuple(config for config in facts.record.configs if config.engine == row.name),
         engine_without_us=engine_without_us,
     )
 
@@ -77,7 +77,7 @@ def _add_earlier_runtimes(row: EngineRow, facts: Facts) -> EngineRow:
     """Return the row, with the runtimes of earlier installs that later installs have not yet removed."""
     toolkits = {str(binary.parent) for binary in row.runtimes.values()}
     earlier: dict[str, PurePosixPath] = {}
-    for config in facts.held.configs:
+    for config in facts.record.configs:
         if config.engine != row.name:
             continue
         for edit in config.edits:

@@ -60,7 +60,7 @@ def files_without_us(engine: EngineState, facts: Facts) -> dict[PurePosixPath, F
 
 def configs_of(engine: EngineState, facts: Facts) -> Iterator[ConfigRow]:
     """Yield the rows of an engine except copies of its root file: a revert may need their present texts."""
-    for row in facts.held.configs:
+    for row in facts.record.configs:
         if row.engine == engine.name and not engine.spec.is_copy(row.path):
             yield row
 
@@ -80,7 +80,7 @@ def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> Eff
     """Return the settings in force of an engine, without files that we alone have written."""
     present = read_present(engine, facts)
     texts = {**now, **present}
-    for row in facts.held.configs:
+    for row in facts.record.configs:
         file = present.get(row.path)
         # An unedited file of ours does not count, nor does its effect on the other files: a drop-in that adds
         # to their CRI settings in containerd 2.x replaces these settings in 1.x.
@@ -172,7 +172,7 @@ def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> 
         InstallerError: an edited text is not valid.
     """
     now = facts.contents[path]
-    row = facts.held.config(path)
+    row = facts.record.config(path)
     if row is None or now is None:
         return now, Undone()
     # A hook that still starts our program is removed whole: CRI-O dies of a part of a hook.
@@ -262,7 +262,7 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
     path = wanted.path
     syntax = wanted.syntax
     now = facts.contents[path]
-    row = facts.held.config(path)
+    row = facts.record.config(path)
     original, undone = undo_config(path, facts)
     text_without_us = text_of(original, path)
     present = text_of(now, path)
@@ -283,7 +283,7 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
     # A table that we made and others have filled is needed without us: the table stays.
     removed = [edit for edit in stale if edit.after != EMPTY]
     if not (removed or now is None or needed):
-        if row is None and wanted.keys and facts.held.engine(name) is None:
+        if row is None and wanted.keys and facts.record.engine(name) is None:
             # The file has all wanted settings without us, and keeps them after our undo.
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
         if row is not None and path in facts.lost:  # the new saved copy belongs to the present text
@@ -323,7 +323,7 @@ def record_foreign(
     ``toolkits`` are the directories of our programs.
     """
     now = facts.contents.get(path)
-    row = facts.held.config(path)
+    row = facts.record.config(path)
     values = [value for _, value in leaves(tree_of(now, path))]
     names_ours = any(isinstance(value, str) and PurePosixPath(value).parent in toolkits for value in values)
     if now is None or not names_ours:
@@ -331,7 +331,7 @@ def record_foreign(
     if row is not None and path not in facts.lost:
         # After our undo the file may name the programs of its first row, whatever was added since.
         return ConfigChange(None, row, None)
-    if row is None and facts.held.engine(name) is not None:
+    if row is None and facts.record.engine(name) is not None:
         return None  # we were installed before this unknown file: its programs are no original
     return ConfigChange(None, _row_as_found(name, path, now, facts), now)
 

@@ -245,7 +245,7 @@ def _refuse_undefined(engine: EngineState, live: LiveContainer, name: str) -> In
 def _find_kind(program: str, facts: Facts) -> str:
     """Return which runtime a program is, or wraps, if it is ours; "" if that is unknown."""
     if is_ours(program):
-        words = toolkit_runtimes(facts.held.toolkit.rendered) if facts.held.toolkit is not None else ()
+        words = toolkit_runtimes(facts.record.toolkit.rendered) if facts.record.toolkit is not None else ()
         program = words[0] if words else ""
     name = PurePosixPath(program).name
     return next((kind for kind in OCI_RUNTIMES if kind in name), name)
@@ -278,7 +278,7 @@ def explain_changes(
 
     For edits that take something away see ``explain_losses``. Values are left out: they may be secrets.
     """
-    row = facts.held.engine(engine.name)
+    row = facts.record.engine(engine.name)
     texts = read_present(engine, facts)
     is_proven = row is not None and row.proven == digest_of(texts)
     if not is_proven:
@@ -303,7 +303,7 @@ def explain_changes(
 def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> Iterator[str]:
     """Yield the configs edited by others since an engine's start, with the effect of a reload or restart."""
     for path in engine.changed:
-        row = facts.held.config(path)
+        row = facts.record.config(path)
         file = texts.get(path)
         if file is None or (row is not None and file.digest in row.ours):
             continue
@@ -362,7 +362,7 @@ def list_fresh_edits(
 
 def explain_fresh_edits(engine: EngineState, facts: Facts) -> Iterator[str]:
     """Yield that an install waits for the restart by those who have just edited an engine's configs."""
-    paths = ", ".join(map(str, list_fresh_edits(engine, facts.held, facts.digests)))
+    paths = ", ".join(map(str, list_fresh_edits(engine, facts.record, facts.digests)))
     if paths:
         yield (
             f"{paths} was changed less than {FRESH_S:g} s ago: before its restart of {engine.title} an "
@@ -375,7 +375,7 @@ def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[Run
     if not engine.spec.reads_config_on_signal or engine.serving is None:
         return
     ours = {entry.name for entry in entries}
-    row = facts.held.engine(engine.name)
+    row = facts.record.engine(engine.name)
     if row is not None:
         ours.update(row.runtimes)
 

@@ -113,7 +113,7 @@ def wait_for_owner(work: Work, error: InstallerError, fingerprint_before: str, r
         answer = check.await_owner(error, is_new=not reason)
     else:
         answer = check.fail(error)
-    if work.ledger.held.nri is None:  # no earlier install needs the NRI plugin, and this one has not begun
+    if work.ledger.record.nri is None:  # no earlier install needs the NRI plugin, and this one has not begun
         answer.sidecars = watch.METRICS
     return answer
 
@@ -139,7 +139,7 @@ def check_node(work: Work, *, asked: bool) -> Watch:
         asked: a user asked for this check (SIGHUP, ``reconcile``).
     """
     supervision.raise_if_stopped()
-    await_stopped(work.host, work.options, work.ledger.held)
+    await_stopped(work.host, work.options, work.ledger.record)
     check = _Check(work, asked=asked)
     check.use_present_baseline()
     first_result = check.result
@@ -189,7 +189,7 @@ class _Check:
 
     @property
     def record(self) -> Record:
-        return self.work.ledger.held
+        return self.work.ledger.record
 
     def note(self, **facts: Any) -> None:
         self.result = replace(self.result, **facts)
@@ -291,7 +291,7 @@ class _Check:
             self.baseline = Baseline.NONE
         elif any(planned_reason == STALE for _, planned_reason in plan.planned):
             # A stale specification is no drift.
-            gpus.withdraw_stale(self.host, self.options, work.ledger.held, work.ledger.write)
+            gpus.withdraw_stale(self.host, self.options, work.ledger.record, work.ledger.write)
         self.ask_engines(plan, proven=False, asking=ignored)
         serve = all(each.serves is not False for each in self.result.engines)
         if ignored and serve and not any(list_pending_restarts(work, plan)):

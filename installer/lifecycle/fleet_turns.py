@@ -118,7 +118,7 @@ class FleetTurns(Turns):
 
     def admit(self, plan: Plan, replan: Callable[[], Plan], *, asked: bool = False) -> Plan:
         """Return a plan that may be carried out now, see ``Turns.admit``."""
-        engines = find_restarts(plan, self.ledger.held)
+        engines = find_restarts(plan, self.ledger.record)
         if not engines:
             self._end_wait()
             return plan
@@ -224,7 +224,7 @@ class FleetTurns(Turns):
             asked=f"{stamp()} {monotonic():.3f}",
             is_new=node.is_new,
         )
-        self.ledger.write(replace(self.ledger.held, turn=row))
+        self.ledger.write(replace(self.ledger.record, turn=row))
 
     def _take(self, plan: Plan, engines: tuple[str, ...], seen: Seen, decision: Take, node: Node) -> None:
         """Take a turn in competition with other nodes."""
@@ -256,7 +256,7 @@ class FleetTurns(Turns):
         """
         try:
             plan = replan()
-            engines = find_restarts(plan, self.ledger.held)
+            engines = find_restarts(plan, self.ledger.record)
             if engines and isinstance(decision, Take):
                 self._confirm(plan, engines, node)
         except InstallerError:
@@ -266,7 +266,7 @@ class FleetTurns(Turns):
         if not engines and not failed_before:
             self.give_back()
             # The plan has the ledger as it was with the turn.
-            return _without_turn(plan, self.ledger.held.turn)
+            return _without_turn(plan, self.ledger.record.turn)
         return plan
 
     def _confirm(self, plan: Plan, engines: tuple[str, ...], node: Node) -> None:
@@ -282,13 +282,13 @@ class FleetTurns(Turns):
 
     def note_proof(self) -> None:
         """Note that the engines serve after the restart, once for each turn."""
-        row = self.ledger.held.turn
+        row = self.ledger.record.turn
         if row is not None and self.state.proven != row.asked:
             self.state = replace(self.state, proven=row.asked, proven_s=monotonic())
 
     def settle(self, failure: str = "") -> float:
         """Settle the turn in the ledger, see ``Turns.settle``."""
-        row = self.ledger.held.turn
+        row = self.ledger.record.turn
         if row is None or row.release != self._settings.release:
             return super().settle(failure)
         outcome = Outcome(error=failure)
@@ -354,7 +354,7 @@ class FleetTurns(Turns):
 
     def give_back(self, row: TurnRow | None = None, *, at_stop: bool = False) -> None:
         """Give the turn back at once, see ``Turns.give_back``."""
-        row = row or self.ledger.held.turn
+        row = row or self.ledger.record.turn
         if row is None:
             return
         node = Node(row.node, row.revision, row.engines)

@@ -75,7 +75,7 @@ def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s
     Raises:
         UndoIncompleteError: the unit does not start.
     """
-    before = ledger.held
+    before = ledger.record
     try:
         waits = _await_settled(host)
         if not (waits and before.undo_pending):
@@ -84,7 +84,7 @@ def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s
             _start(host, options, ledger, until_s)
     except InstallerError as error:
         if not isinstance(error, PendingError):  # after a PendingError the unit may still start, and goes on
-            ledger.write(replace(ledger.held, undo_pending=before.undo_pending))
+            ledger.write(replace(ledger.record, undo_pending=before.undo_pending))
         problem = f"hand over the undo ({error.problem})"
         raise UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over") from error
     metrics.publish_pending(host, options, ledger)

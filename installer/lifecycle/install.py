@@ -64,7 +64,7 @@ def install(options: Options) -> Exit:
     with open_ledger(host, options) as ledger:
         metrics.claim(host, replace(options, metrics_listen=None), ledger)  # no process stays to serve them
         plan = _install(host, options, ledger, patience_s=options.timeout_s)
-        unproven = [row for row in ledger.held.engines if row.name in plan.unproven]
+        unproven = [row for row in ledger.record.engines if row.name in plan.unproven]
         if options.restart_mode is RestartMode.NONE and unproven:
             verb = "reload"
             for engine in plan.engines.values():
@@ -72,7 +72,7 @@ def install(options: Options) -> Exit:
                     verb = "start"  # systemd cannot reload a unit that is not active
             uninstall.log_restarts(unproven, verb, "it has not read its config since the install")
         else:
-            trials = [ENGINES[row.name].describe_trial(options.runtime_name) for row in ledger.held.engines]
+            trials = [ENGINES[row.name].describe_trial(options.runtime_name) for row in ledger.record.engines]
             command = next(filter(None, trials), "toolkit-installer status")
             log.info("next step", command=command)
     return Exit.OK
@@ -100,7 +100,7 @@ def run(request: RunRequest) -> NoReturn:
     if options.turns.release:
         _refuse_turns_without_cluster(options)
     with open_ledger(host, options, partial(uninstall.ledger_for_run, host, options)) as ledger:
-        if ledger.held.failed is not None:
+        if ledger.record.failed is not None:
             _refuse_failed(host, options, ledger)
         _claim_files(host, options, ledger)
         pidfile = lock_pidfile(host, options.pid_file)
@@ -110,7 +110,7 @@ def run(request: RunRequest) -> NoReturn:
                 readiness.remove(host, options.ready_file)
                 write_pid(pidfile, options.pid_file)
                 # A unit that waits to undo the rest of an earlier install sees that this is ours now.
-                ledger.write(replace(ledger.held, pid_file=options.pid_file, undo_pending=""))
+                ledger.write(replace(ledger.record, pid_file=options.pid_file, undo_pending=""))
                 host.replace(options.options_file, File(dumps(request), Meta(0o600)))
                 _become_supervisor(host, request, pidfile, ledger.lock)
         except InstallerError:
@@ -136,8 +136,8 @@ def _refuse_failed(host: Host, options: Options, ledger: Ledger) -> None:
         _plan(host, options, ledger)
     except InstallerError as error:
         if not _awaits_owner(error, begun=False):
-            if ledger.held.failed is not None:
-                open_turns(host, options, ledger).settle(failure=f"cannot {ledger.held.failed.problem}")
+            if ledger.record.failed is not None:
+                open_turns(host, options, ledger).settle(failure=f"cannot {ledger.record.failed.problem}")
             raise
 
 
@@ -203,13 +203,13 @@ def first_install(options: Options, reason: str = "") -> int:
             with internal_errors():
                 plan = _find_plan(host, options, ledger, awaits_others=not asked)
                 plan = work.turns.admit(plan, work.plan, asked=asked or not reason)
-                record = ledger.held
+                record = ledger.record
                 begun = True
                 plan = _carry_out_install(host, options, ledger, plan)
                 installed = True
                 _answer(conclude_install(work, plan, asked=asked))
         except StoppedError:
-            if begun and ledger.held == record:  # the node is as before; else the undo gives the turn back
+            if begun and ledger.record == record:  # the node is as before; else the undo gives the turn back
                 work.turns.give_back(at_stop=True)
             ledger.stays = True  # the undo removes the directories that were made for the pidfile
             raise
@@ -261,7 +261,7 @@ def check(options: Options, *, asked: bool) -> Exit:
     try:
         with as_incomplete_undo(StoppedError), open_as_child(host, options, stopping) as ledger:
             _claim_files(host, options, ledger)
-            ledger.write(replace(ledger.held, pid_file=options.pid_file))
+            ledger.write(replace(ledger.record, pid_file=options.pid_file))
             _answer(check_node(_work(host, options, ledger), asked=asked), tells=asked)
     except UndoIncompleteError as error:  # the check could not publish a result, for which a user may wait
         before = read_check_of_boot(host, options.state_file).with_error(error)
@@ -285,14 +285,14 @@ def _stale_withdrawn(host: Host, options: Options, ledger: Ledger) -> Iterator[N
     except StoppedError:
         raise
     except InstallerError:
-        withdraw_stale(host, options, ledger.held, ledger.write)
+        withdraw_stale(host, options, ledger.record, ledger.write)
         raise
 
 
 def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0) -> Plan:
     """Return the plan of an install, or raise its first obstacle."""
     with _stale_withdrawn(host, options, ledger):
-        facts = observe_install(host, options, ledger.held, patience_s)
+        facts = observe_install(host, options, ledger.record, patience_s)
         trials = Trials(host, facts.contents)
         plan = plan_install(facts, options, trials)
         validation = Part("validation", notes=tuple(trials.unvalidated(plan.steps)))
@@ -333,7 +333,7 @@ def _find_plan(
         supervision.raise_if_stopped()
         time.sleep(1)
         plan = _plan(host, options, ledger)
-    edits = find_fresh_edits(plan, ledger.held)
+    edits = find_fresh_edits(plan, ledger.record)
     if awaits_others and edits:
         await_restart(host, plan, edits, options.timeout_s)
         plan = _plan(host, options, ledger, options.timeout_s)
@@ -348,12 +348,14 @@ def _carry_out_install(host: Host, options: Options, ledger: Ledger, plan: Plan)
         log.info("engine found", engine=engine.name, version=version, unit=engine.unit, config=config)
     for note in plan.notes:
         log.info("install note", note=note)
-    former_socket = ledger.held.nri
+    former_socket = ledger.record.nri
     try:
         _carry_out(host, options, ledger, plan)
     except NotYetError:  # an engine must not be restarted any more; the written files were rolled back
         return _install(host, options, ledger)
-    if former_socket is not None and former_socket != ledger.held.nri:  # no engine uses that socket any more
+    if (
+        former_socket is not None and former_socket != ledger.record.nri
+    ):  # no engine uses that socket any more
         plugin_state.remove_plugin(host, options.nri.at(former_socket))
     if not plan.steps:
         log.info("nothing changed", engines=sorted(plan.engines))
@@ -373,7 +375,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
     supervision.raise_if_stopped()
     if plan.reloaded:
         readiness.remove(host, options.ready_file)
-    if plan.steps or plan.final != ledger.held:
+    if plan.steps or plan.final != ledger.record:
         context = Context(host, options.layout, ledger, options.timeout_s)
         undo_follows = supervision.current_run().pid > 0 and options.on_exit is OnExit.UNDO
         with _stale_withdrawn(host, options, ledger):

@@ -181,7 +181,7 @@ def _undo_now(host: Host, options: Options) -> bool:
     """Undo as much as possible now; tell whether the undo is complete, or another process's."""
     try:
         with open_ledger(host, options) as ledger:
-            if not ledger.held.undo_pending:
+            if not ledger.record.undo_pending:
                 return True
             try:
                 undo(host, options, ledger)

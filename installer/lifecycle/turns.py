@@ -47,7 +47,7 @@ class Turns:
     @property
     def is_proven(self) -> bool:
         """Whether the restart of the recorded turn was proven in this boot."""
-        row = self.ledger.held.turn
+        row = self.ledger.record.turn
         return row is not None and self.state.proven == row.asked
 
     def admit(self, plan: Plan, _replan: Callable[[], Plan], *, asked: bool = False) -> Plan:
@@ -75,7 +75,7 @@ class Turns:
             failure: the error of this node; "" if there is none.
         """
         del failure
-        row = self.ledger.held.turn
+        row = self.ledger.record.turn
         if row is not None:
             log.warning("turn left", release=row.release, reason="run has another release now, or none")
             self.forget()
@@ -92,8 +92,8 @@ class Turns:
     def forget(self) -> None:
         """Remove the turn from the ledger; an undo may have removed the ledger itself."""
         self.state = replace(self.state, proven="")
-        if not self.ledger.gone and self.ledger.held.turn is not None:
-            self.ledger.write(replace(self.ledger.held, turn=None))
+        if not self.ledger.gone and self.ledger.record.turn is not None:
+            self.ledger.write(replace(self.ledger.record, turn=None))
 
 
 def open_turns(host: Host, options: Options, ledger: Ledger) -> Turns:

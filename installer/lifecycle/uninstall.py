@@ -105,7 +105,7 @@ def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s:
     try:
         undo(host, options, ledger, within_s=within_s)
     except UndoIncompleteError as error:
-        if not handover.may_finish(host, options, ledger.held, error):
+        if not handover.may_finish(host, options, ledger.record, error):
             raise
         try:
             handover.hand_over(host, options, ledger, error.problem, until_s)
@@ -127,7 +127,7 @@ def _undo_adopted(host: Host, options: Options) -> None:
         log.info("no leftovers found", install_dir=str(options.install_dir))
         return
     with open_ledger(host, options) as ledger:
-        ledger.write(replace(adopted.rows, directories=ledger.held.directories))
+        ledger.write(replace(adopted.rows, directories=ledger.record.directories))
         log.info("leftovers found", found=list(adopted.notes))
         undo(host, options, ledger)
 
@@ -140,21 +140,21 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     """
     until_s = time.monotonic() + within_s
     hurried = within_s < inf
-    was_pending = ledger.held.undo_pending
+    was_pending = ledger.record.undo_pending
     with as_incomplete_undo():
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
         recover(host, options, ledger, undoes=True)
-        facts = observe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
+        facts = observe_undo(host, options, ledger.record, awaits_s=PROBE_S if hurried else inf)
         if remove_made(host, options.layout, hurried=hurried):
-            facts = observe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
+            facts = observe_undo(host, options, ledger.record, awaits_s=0.0 if hurried else inf)
         if facts.containers.running and options.in_use is InUse.WAIT and options.thorough:
             facts = _await_containers(host, options, ledger, facts, until_s)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
             log.warning("undo note", note=note)
         if plan.obstacles:
-            ledger.write(replace(ledger.held, left=plan.obstacles[0].problem))
+            ledger.write(replace(ledger.record, left=plan.obstacles[0].problem))
         refuse_obstacles(plan)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(
@@ -165,7 +165,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
             until_s=until_s,
             find_references=partial(_find_last_references, host, options, ledger),
         )
-        plugin = plugin_state.at_ledger_socket(options.nri, ledger.held)
+        plugin = plugin_state.at_ledger_socket(options.nri, ledger.record)
         apply_undo(context, plan, supervision.raise_if_orphan)
         plugin_state.remove_plugin(host, plugin)
     problems = list(plan.needed)
@@ -184,7 +184,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
 
 def _find_last_references(host: Host, options: Options, ledger: Ledger) -> Iterator[InstallerError]:
     """Yield the present references to programs of the toolkit; the plan of the undo may be older."""
-    return find_last_references(observe_undo(host, options, ledger.held, awaits_s=0.0), options)
+    return find_last_references(observe_undo(host, options, ledger.record, awaits_s=0.0), options)
 
 
 def log_restarts(rows: Iterable[EngineRow], reload_verb: str, reason: str) -> None:
@@ -250,7 +250,7 @@ def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts
     log.info("waiting for containers", containers=names, seconds=round(seconds, 1))
     deadline = time.monotonic() + seconds
     restarts = options.restart_mode is not RestartMode.NONE
-    where = (host, options.layout, ledger.held, facts.engines)
+    where = (host, options.layout, ledger.record, facts.engines)
     while time.monotonic() < deadline:
         # Docker needs a call for each container, so it is asked only where the shims do not tell enough.
         in_use = bool(find_running_containers(*where, restarts=restarts))
@@ -259,7 +259,7 @@ def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts
         if not in_use:
             break
         time.sleep(0.1)
-    return observe_undo(host, options, ledger.held, awaits_s=0.0 if until_s < inf else inf)
+    return observe_undo(host, options, ledger.record, awaits_s=0.0 if until_s < inf else inf)
 
 
 def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
@@ -267,7 +267,7 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
 
     Nobody writes these files meanwhile, because this process has the ledger's lock.
     """
-    pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
+    pid_files = {options.pid_file, ledger.record.pid_file or options.pid_file}
     for pid_file in pid_files:
         run_options = replace(options, pid_file=pid_file)
         readiness.remove(host, run_options.ready_file)
@@ -296,14 +296,14 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
             log.info("everything kept", reason="the node is going down")
             return Exit.OK
         turns = open_turns(host, options, ledger)  # reads the last check, which goes with readiness
-        turn = ledger.held.turn
+        turn = ledger.record.turn
         is_proven = turns.is_proven
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
         if reason_to_keep := _find_reason_to_keep(host, options, ledger.lock, stopped_s, again=again):
             if is_proven:
                 turns.give_back(at_stop=True)
             log.info("everything kept", reason=reason_to_keep)
-        elif reason := handover.find_reason(host, options, ledger.held):
+        elif reason := handover.find_reason(host, options, ledger.record):
             handover.hand_over(host, options, ledger, reason, stopped_s + UNDO_S)
             return HANDED_OVER
         elif undo_or_hand_over(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic()):

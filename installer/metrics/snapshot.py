@@ -144,16 +144,16 @@ def render(suffix: str, node: Snapshot) -> str | None:
 
 def claim(host: Host, options: Options, ledger: Ledger) -> None:
     """Record in the ledger which files will be published, before the first; remove unwanted former files."""
-    others = [path for path in ledger.held.published if path not in options.published]
+    others = [path for path in ledger.record.published if path not in options.published]
     kept = [path for path in others if not _remove(host, path)]
     wanted = (*options.published, *kept)
-    if wanted != ledger.held.published:
-        ledger.write(replace(ledger.held, published=wanted))
+    if wanted != ledger.record.published:
+        ledger.write(replace(ledger.record, published=wanted))
 
 
 def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
     """Remove the published files at the beginning of an undo; the ledger still has their names."""
-    for path in {*ledger.held.published, *options.published}:
+    for path in {*ledger.record.published, *options.published}:
         _remove(host, path)
 
 
@@ -178,7 +178,7 @@ def publish_success(
     ``refused`` is None after an install; after a check it has the engines that would not start with their
     configs.
     """
-    if not ledger.held.published:
+    if not ledger.record.published:
         return
     now = time.time()
     counts = read_counts(host, options.layout)
@@ -192,7 +192,7 @@ def publish_success(
         ready_since_s=0 if plan.unproven else counts.ready_since_s or now,
         toolkit=".".join(map(str, plan.release or ())),
     )
-    serving = {row.name for row in ledger.held.engines} - {*plan.unproven}
+    serving = {row.name for row in ledger.record.engines} - {*plan.unproven}
     refuses_config = {name: name in (refused or ()) for name in serving}
     _publish(host, options, ledger, counts, refuses_config)
 
@@ -200,7 +200,7 @@ def publish_success(
 @log_failures()
 def publish_failure(host: Host, options: Options, ledger: Ledger, error: InstallerError) -> None:
     """Publish a failure: no engine counts as verified until the next success."""
-    if not ledger.held.published or ledger.gone:
+    if not ledger.record.published or ledger.gone:
         return
     counts = read_counts(host, options.layout)
     failures = {**counts.failures, error.code: counts.failures.get(error.code, 0) + 1}
@@ -229,7 +229,7 @@ def publish_waiting(  # noqa: PLR0913 - the node, the reason and its effect
         is_new: count the reason as a failure: it was not told before.
         ready: the node is ready while it waits.
     """
-    if not ledger.held.published:
+    if not ledger.record.published:
         return
     counts = read_counts(host, options.layout)
     if is_new:
@@ -243,7 +243,7 @@ def publish_waiting(  # noqa: PLR0913 - the node, the reason and its effect
 @log_failures()
 def publish_pending(host: Host, options: Options, ledger: Ledger) -> None:
     """Tell that an undo waits for its rest: nothing is proven any more, and nothing has failed."""
-    if not ledger.held.published or ledger.gone:
+    if not ledger.record.published or ledger.gone:
         return
     counts = read_counts(host, options.layout)
     _publish(host, options, ledger, replace(counts, ready_since_s=0), {})
@@ -269,12 +269,12 @@ def _publish(  # noqa: PLR0913 - the node and all that is known of it
             restarts[name] = restarts.get(name, 0) + 1
     ledger.reloaded.clear()
     counts = replace(counts, restarts=restarts)
-    node = _take_snapshot(host, options, ledger.held, counts, serving)
+    node = _take_snapshot(host, options, ledger.record, counts, serving)
     if waiting:
         node = replace(node, figures={**node.figures, WAITING: {waiting: 1}})
     with log_failures():
         host.replace(options.layout.counts, File(dumps(counts), Meta(0o600)))
-    for path in ledger.held.published:
+    for path in ledger.record.published:
         with log_failures():
             text = render(path.suffix, node)
             if text is not None:

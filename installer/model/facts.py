@@ -285,7 +285,7 @@ class Facts(Struct, frozen=True):
     originals: Mapping[PurePosixPath, File | None]  # the saved texts of the configs in the ledger
     missing: frozenset[PurePosixPath]  # directories that would have to be made
     toolkit: ToolkitFacts
-    held: Record
+    record: Record
     payload: PayloadFacts | None = None
     driver: DriverFacts | None = None
     cdi: CdiFacts | None = None

@@ -26,7 +26,7 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
     part = _remove_programs(facts)
     if not options.serves_nri:
         return part
-    dry_run = None if facts.held.nri else ask
+    dry_run = None if facts.record.nri else ask
     obstacles = []
     for engine in facts.engines:
         problem = _explain_unusable(engine, dry_run)
@@ -42,14 +42,14 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
 
 def undo(facts: Facts) -> Part:
     """Return the part that removes the programs of 0.2.0, also if other changes of ours stay."""
-    rows = tuple(row for row in facts.held.configs if row.engine == ID)
+    rows = tuple(row for row in facts.record.configs if row.engine == ID)
     return replace(_remove_programs(facts), in_progress=rows)
 
 
 def _remove_programs(facts: Facts) -> Part:
     """Return the part for the removal of the programs by which an engine started the plugin of 0.2.0."""
     steps = []
-    for row in facts.held.configs:
+    for row in facts.record.configs:
         if row.engine != ID:
             continue
         step = withdraw(row, facts).step

@@ -48,7 +48,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     found = require(facts.payload)
     obstacle = next(check_artifacts(found, options.toolkit_source, by_cdi=by_cdi), None)
     if obstacle is not None:
-        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(obstacle,))
+        return Part(ID, rows=Record(toolkit=facts.record.toolkit), obstacles=(obstacle,))
     rendered = "" if by_cdi else _render(facts, options, low_level)
     files = list_payload(
         found.artifacts,
@@ -88,7 +88,7 @@ def _render(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
     """Return the text of config.toml without an administrator's edits."""
     toolkit_dir = options.layout.toolkit
     tree = config_tree(options.toolkit, require(facts.driver), toolkit_dir=toolkit_dir, low_level=low_level)
-    before = facts.held.toolkit.rendered if facts.held.toolkit else ""
+    before = facts.record.toolkit.rendered if facts.record.toolkit else ""
     return render_config(tree, before)
 
 
@@ -153,7 +153,7 @@ def _make_row(
     facts: Facts, version: str, current: str | None, rendered: str, files: tuple[PayloadFile, ...]
 ) -> ToolkitRow:
     """Return the ledger's row of the payload for the time after ``version`` has replaced ``current``."""
-    row = facts.held.toolkit
+    row = facts.record.toolkit
     previous = current
     if row is not None and current == version:
         previous = row.previous
@@ -182,7 +182,7 @@ def _carry_edits_over(
     facts: Facts, options: Options, rendered: str, current: str | None
 ) -> tuple[str, tuple[str, ...]]:
     """Return config.toml with an administrator's edits, and a note for each edit."""
-    row = facts.held.toolkit
+    row = facts.record.toolkit
     installed = facts.toolkit.config
     if row is None or installed is None:
         return rendered, ()
@@ -202,7 +202,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
     The payload stays while something outside needs it: ``needed`` has an error for each such reference. For
     running containers ``--in-use force`` leaves links to the low-level runtime in its place.
     """
-    row = facts.held.toolkit
+    row = facts.record.toolkit
     if needed:
         return Part(ID, rows=Record(toolkit=row))
     if facts.containers.running and row is not None:
@@ -218,7 +218,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
         obstacles = (InstallerError(problem, remedy=remedy, code="name-taken"),)
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
     planned = for_reason("nothing refers to it", steps)
-    hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
+    hooked = next((each.engine for each in facts.record.configs if is_hook(each)), "")
     if steps:
         reason = "containers may have been started, and files written, since the node was looked at"
         planned = ((ProveUnused(hooked), reason), *planned)
@@ -227,7 +227,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
 
 def _restore_name(facts: Facts) -> Iterator[Step]:
     """Yield the steps that restore the former link or directory at the toolkit's name."""
-    row = facts.held.toolkit
+    row = facts.record.toolkit
     link = find_link(facts)
     if row is not None and link is not None and link.startswith(VERSIONS):
         if row.replaced:  # a directory was at the name
@@ -261,7 +261,7 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
         return Part(ID, rows=Record(toolkit=toolkit), obstacles=(error,))
     # The engine keeps all of our handlers for these containers, and a new pod may ask for any of them.
     names = {container.binary.name for container in facts.containers.running}
-    for engine in facts.held.engines:
+    for engine in facts.record.engines:
         names.update(binary.name for binary in engine.runtimes.values())
     target = str(facts.containers.low_level)
     links = tuple(Symlink(PurePosixPath(name), target) for name in sorted(names))

@@ -256,10 +256,10 @@ def test_a_roll_back_brings_no_stale_one_back_and_tells_that_there_is_none(
     plan = plan_install(found, OPTIONS)
     of_it = tuple(step for step in plan.steps if isinstance(step, WriteConfig) and step.path == PATH)[:tried]
 
-    back = plan_rollback(plan, of_it, found.held)
+    back = plan_rollback(plan, of_it, found.record)
 
     assert writes(back) == does
-    assert back.final == replace(found.held, configs=left, cdi=CdiRow(CONTAINERD, lacks))
+    assert back.final == replace(found.record, configs=left, cdi=CdiRow(CONTAINERD, lacks))
 
 
 # The mode

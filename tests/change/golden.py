@@ -81,7 +81,7 @@ class Case(Struct, frozen=True):
             driver=DriverFacts(),
             cdi=CdiFacts(),
             toolkit=ToolkitFacts(kind=installed),
-            held=held,
+            record=held,
         )
 
 

@@ -35,7 +35,7 @@ def found_by(name: str, serving: EffectiveConfig | None, held: Record = golden.N
     if held.toolkit is not None:
         version = held.toolkit.version
         there = ToolkitFacts(Kind.LINK, f".toolkit-installer/versions/{version}", {version: {}})
-    return replace(CONTAINERD.facts({}), engines=(engine,), contents={}, held=held, toolkit=there)
+    return replace(CONTAINERD.facts({}), engines=(engine,), contents={}, record=held, toolkit=there)
 
 
 def put(name: str) -> tuple[Plan, Record]:

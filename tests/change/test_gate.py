@@ -99,7 +99,7 @@ def check_kept(case: Case, facts: Facts, reason: str) -> Plan:
     title = ENGINES[case.engine].title
     assert [error.problem for error in back.needed] == [f"remove the runtime nvidia from {title} ({reason})"]
     assert final_of(back).engines[0].runtimes.keys() == OURS
-    assert final_of(back).toolkit == facts.held.toolkit
+    assert final_of(back).toolkit == facts.record.toolkit
     return back
 
 
@@ -199,7 +199,7 @@ def test_the_toolkit_stays_while_another_file_names_it_however_it_is_spelled(spe
     back = plan_undo(replace(facts, contents={**facts.contents, DAEMON_JSON: other}), CONTAINERD.options)
 
     assert [error.problem for error in back.needed] == [f"remove the toolkit ({DAEMON_JSON} names {spelled})"]
-    assert final_of(back).toolkit == facts.held.toolkit
+    assert final_of(back).toolkit == facts.record.toolkit
     assert [row.name for row in final_of(back).engines] == ["containerd"], "it is asked again"
 
 
@@ -295,7 +295,7 @@ def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it() -> None:
 
     reason = f"Docker was started with a flag for gpu, which starts {PROGRAM}"
     assert [error.problem for error in back.needed] == [f"remove the toolkit ({reason})"]
-    assert final_of(back).toolkit == facts.held.toolkit
+    assert final_of(back).toolkit == facts.record.toolkit
 
 
 @pytest.mark.parametrize(
@@ -312,8 +312,8 @@ def test_what_an_engine_serves_in_the_end_keeps_its_program(
     binaries: dict[str, str], named: tuple[str, ...], *, told: bool
 ) -> None:
     facts = undoing(CONTAINERD, serving=served({"runc": "", **binaries}, "runc"))
-    rows = tuple(replace(row, named=named) for row in facts.held.configs)
-    left = replace(facts, held=replace(facts.held, configs=rows), contents={})
+    rows = tuple(replace(row, named=named) for row in facts.record.configs)
+    left = replace(facts, record=replace(facts.record, configs=rows), contents={})
 
     found = [error.problem for error in find_last_references(left, RESTARTS)]
 
@@ -333,7 +333,7 @@ def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found
 
     assert back.steps == ()
     assert "it would not come up again" in back.needed[0].problem
-    assert (final_of(back).engines, final_of(back).configs) == (facts.held.engines, facts.held.configs)
+    assert (final_of(back).engines, final_of(back).configs) == (facts.record.engines, facts.record.configs)
     assert plan_undo(undoing(case, stopped=True), RESTARTS, lambda *_: found).final is None
 
 
@@ -351,9 +351,9 @@ def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> N
 
 def test_runtimes_of_an_earlier_run_that_the_last_one_did_not_name_are_seen_to_go() -> None:
     facts = undoing(DOCKER, serving=served({"runc": "runc", **binaries_of(DOCKER.options)}, "runc"))
-    row = replace(facts.held.engines[0], runtimes={"nvidia": PurePosixPath(PROGRAM)})
+    row = replace(facts.record.engines[0], runtimes={"nvidia": PurePosixPath(PROGRAM)})
 
-    back = plan_undo(replace(facts, held=replace(facts.held, engines=(row,))), RESTARTS)
+    back = plan_undo(replace(facts, record=replace(facts.record, engines=(row,))), RESTARTS)
 
     assert {entry.name for reload in reloads_of(back) for entry in reload.absent} == OURS
 

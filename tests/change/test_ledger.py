@@ -66,11 +66,11 @@ def host(tmp_path: Path) -> Host:
 def test_copies_are_kept_that_a_row_names(tmp_path: Path, host: Host) -> None:
     with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
         ledger.save([THEIRS, OTHER, File(b"old")])
-        ledger.write(replace(ledger.held, configs=(row(THEIRS),)))
+        ledger.write(replace(ledger.record, configs=(row(THEIRS),)))
         ledger.drop_backups()
         assert [path.name for path in at(tmp_path, LAYOUT.backups).iterdir()] == [THEIRS.digest]
 
-        ledger.write(replace(ledger.held, configs=(row(None),)))
+        ledger.write(replace(ledger.record, configs=(row(None),)))
         ledger.drop_backups()
         assert not at(tmp_path, LAYOUT.backups).exists()
 
@@ -89,7 +89,7 @@ def test_a_copy_that_is_not_what_was_saved_is_lost_and_saved_anew(
 ) -> None:
     with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
         ledger.save([THEIRS])
-        ledger.write(replace(ledger.held, configs=(row(THEIRS),)))
+        ledger.write(replace(ledger.record, configs=(row(THEIRS),)))
         copy = at(tmp_path, LAYOUT.backups / THEIRS.digest)
         assert copy.stat().st_mode & 0o777 == 0o600
         assert read_saved(host, LAYOUT, row(THEIRS).original) == THEIRS
@@ -104,7 +104,7 @@ def test_a_copy_that_is_not_what_was_saved_is_lost_and_saved_anew(
 def test_rows_are_written_once_and_again_where_their_file_has_gone(tmp_path: Path, host: Host) -> None:
     held = Record(configs=(row(None),))
     with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
-        held = replace(held, directories=ledger.held.directories)
+        held = replace(held, directories=ledger.record.directories)
         ledger.write(held)
         first = at(tmp_path, LAYOUT.ledger).stat().st_ino
         ledger.write(held)

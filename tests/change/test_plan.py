@@ -78,7 +78,7 @@ def test_an_admins_edit_of_config_toml_is_part_of_the_version_that_takes_its_pla
     toolkit = ToolkitFacts(Kind.LINK, f"{VERSIONS}old", config=edited)
     held = Record(toolkit=ToolkitRow("old", None, config.content))
 
-    plan = plan_install(replace(facts, held=held, toolkit=toolkit), CASE.options)
+    plan = plan_install(replace(facts, record=held, toolkit=toolkit), CASE.options)
 
     (second,) = _versions(plan)
     (changed,) = (file for file, before in zip(second.files, first.files, strict=True) if file != before)
@@ -140,7 +140,9 @@ FAILURE = "verify that containerd serves our runtimes (it serves runc, default r
 def _failed() -> Facts:
     """Return the facts of a node on which the plan has failed."""
     facts = _facts(served({}, "runc"))
-    return replace(facts, held=replace(facts.held, failed=Failure(plan_install(facts, AUTO).digest, FAILURE)))
+    return replace(
+        facts, record=replace(facts.record, failed=Failure(plan_install(facts, AUTO).digest, FAILURE))
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,9 +170,9 @@ def test_what_failed_is_refused_until_something_it_depends_on_changes(
 def test_an_edited_config_is_a_reason_to_try_again_and_a_failed_roll_back_has_its_own_exit_code() -> None:
     found = _failed()
     edited = {path: file and File(file.content + b"# edited\n") for path, file in found.contents.items()}
-    held = replace(found.held, toolkit=ToolkitRow("0" * 16, None, ""), finished=False)
+    held = replace(found.record, toolkit=ToolkitRow("0" * 16, None, ""), finished=False)
 
-    (obstacle,) = plan_install(replace(found, held=held), AUTO).obstacles
+    (obstacle,) = plan_install(replace(found, record=held), AUTO).obstacles
 
     assert plan_install(replace(found, contents=edited), AUTO).obstacles == ()
     assert obstacle.exit is Exit.UNDO_INCOMPLETE
@@ -192,7 +194,7 @@ ITS = EngineRow("containerd", SOCKET, "containerd.service", {}, PurePosixPath("/
 def test_where_its_containers_are_it_tells_or_has_told(
     serving: EffectiveConfig | None, held: tuple[EngineRow, ...], state: PurePosixPath | None
 ) -> None:
-    plan = plan_install(replace(_facts(serving), held=Record(engines=held)), CASE.options)
+    plan = plan_install(replace(_facts(serving), record=Record(engines=held)), CASE.options)
 
     assert {row.name: row.state for row in final_of(plan).engines}["containerd"] == state
     assert (plan.in_progress.finished, final_of(plan).finished) == (False, True)

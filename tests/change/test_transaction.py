@@ -40,7 +40,7 @@ class Planned:
         )
         self.host = Host.under(options.host_root)
         self.ledger = Ledger.open(self.host, options.layout)
-        self.plan = plan_install(observe_install(self.host, options, self.ledger.held), options)
+        self.plan = plan_install(observe_install(self.host, options, self.ledger.record), options)
         self.context = Context(self.host, options.layout, self.ledger, timeout_s=1)
 
     def is_as_before(self) -> bool:
@@ -101,7 +101,7 @@ def test_what_was_done_is_rolled_back_unless_an_undo_follows_a_stop(
 
     assert raised.value is error
     assert (CONFIGS[CONTAINERDS] != (planned.root / CONTAINERDS).read_text()) is stays
-    assert planned.ledger.held.empty is not stays
+    assert planned.ledger.record.empty is not stays
     assert stays or planned.is_as_before()
 
 
@@ -119,7 +119,7 @@ def test_where_a_restart_may_still_come_nothing_is_rolled_back(
     assert raised.value.problem == "finish (restart docker (it hangs))"
     assert (raised.value.remedy, raised.value.code) == (hangs.remedy, hangs.code)
     assert (planned.root / CONTAINERDS).read_text() != CONFIGS[CONTAINERDS]
-    assert planned.ledger.held.configs
+    assert planned.ledger.record.configs
 
 
 def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_who_undoes_them(
@@ -129,7 +129,7 @@ def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_who_un
     monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if path.name == "docker" else ())
 
     containerd_alone = replace(planned.options, engines=("containerd",))
-    facts = observe_install(planned.host, containerd_alone, planned.ledger.held)
+    facts = observe_install(planned.host, containerd_alone, planned.ledger.record)
 
     assert [note for note in facts.notes if "an earlier install" in note] == [
         "/etc/docker/daemon.json of an earlier install cannot be replaced here: a stop has systemd undo it on the host"
@@ -141,15 +141,15 @@ def test_an_undo_removes_what_it_can_write_and_names_the_config_that_it_cannot(
 ) -> None:
     apply(planned.context, planned.plan, never_stop)
     monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if path.name == "docker" else ())
-    facts = observe_undo(planned.host, planned.options, planned.ledger.held)
+    facts = observe_undo(planned.host, planned.options, planned.ledger.record)
     plan = plan_undo(facts, planned.options, Trials(planned.host, facts.contents))
 
     apply_undo(planned.context, plan, never_stop)
 
     assert [need.problem for need in plan.needed] == ["write /etc/docker/daemon.json (read-only file system)"]
     assert (planned.root / CONTAINERDS).read_text() == CONFIGS[CONTAINERDS]
-    assert [row.name for row in planned.ledger.held.engines] == ["docker"]
-    assert planned.ledger.held.toolkit is not None
+    assert [row.name for row in planned.ledger.record.engines] == ["docker"]
+    assert planned.ledger.record.toolkit is not None
 
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
@@ -171,7 +171,7 @@ def ledger(node: Live) -> Iterator[Ledger]:
 
 
 def plan_of(ledger: Ledger, step: Reload) -> Plan:
-    held = Record(directories=ledger.held.directories)
+    held = Record(directories=ledger.record.directories)
     part = Part("containerd", ((step, "why"),))
     return Plan((part,), held, held, {"containerd": replace(containerd(), files=())}, "a digest")
 
@@ -209,7 +209,7 @@ def test_a_plan_is_not_remembered_as_failed_where_systemd_was_not_to_be_reached(
     with pytest.raises(InstallerError, match="reach systemd"):
         apply(Context(node.host, Layout(), ledger, 0.5), plan_of(ledger, GIVEN), never_stop)
 
-    assert ledger.held.failed is None
+    assert ledger.record.failed is None
 
 
 def test_a_pod_that_ends_waits_no_longer_than_its_grace(node: Live, ledger: Ledger) -> None:

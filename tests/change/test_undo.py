@@ -131,8 +131,8 @@ def check_refused_undo(case: Case) -> None:
 
 def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/sbin/runc") -> Facts:
     facts = undoing(case, version=version, serving=served(binaries_of(case.options), ""))
-    assert facts.held.toolkit is not None
-    number = facts.held.toolkit.version
+    assert facts.record.toolkit is not None
+    number = facts.record.toolkit.version
     runs = ContainerFacts(_containers(case.engine), low_level=PurePosixPath(low_level) if low_level else None)
     link = f".toolkit-installer/versions/{number}"
     there = replace(facts.toolkit, kind=Kind.LINK, link=link, versions={number: {}})
@@ -198,9 +198,9 @@ def test_the_payload_goes_only_after_another_look_at_what_runs() -> None:
 
 def test_directories_that_we_made_go_and_those_above_the_ledger_with_it() -> None:
     facts, drop_ins = undoing(CONTAINERD), PurePosixPath("/etc/containerd/conf.d")
-    held = replace(facts.held, directories=(PurePosixPath("/usr/local/nvidia"), drop_ins))
+    held = replace(facts.record, directories=(PurePosixPath("/usr/local/nvidia"), drop_ins))
 
-    plan = plan_undo(replace(facts, held=held), CONTAINERD.options)
+    plan = plan_undo(replace(facts, record=held), CONTAINERD.options)
 
     assert [step.path for step in plan.steps if isinstance(step, RemoveDirectory)] == [drop_ins]
 
@@ -228,7 +228,7 @@ def test_an_undo_leaves_a_microk8s_alone_whose_template_is_gone() -> None:
         f"restart MicroK8s ({unit} would not start it again: {template} is not there)"
     ]
     assert reloads_of(undone) == []
-    assert final_of(undone).configs == facts.held.configs
+    assert final_of(undone).configs == facts.record.configs
     assert not plan_undo(facts, _auto(case.options)).needed
 
 
@@ -256,14 +256,14 @@ def test_what_the_restored_file_says_may_stay(
     config.write_text(text)
     case = Case("containerd", tmp_path, {"engine_version": "1.7.24", "set_as_default": True})
     facts = undoing(case, serving=served({"nvidia": THEIRS, "runc": ""}, "nvidia"), stopped=False)
-    facts = replace(facts, held=replace(facts.held, finished=finished))
+    facts = replace(facts, record=replace(facts.record, finished=finished))
 
     (reload,) = reloads_of(plan_undo(facts, _auto(case.options)))
 
     assert tuple(entry.name for entry in reload.present) == NAMES[:stays]
     assert reload.present[0].binary == PurePosixPath(THEIRS)
     assert tuple(entry.name for entry in reload.absent) == NAMES[stays:]
-    untouched = replace(facts, held=replace(facts.held, configs=()), originals={})
+    untouched = replace(facts, record=replace(facts.record, configs=()), originals={})
     assert not reloads_of(plan_undo(with_engines(untouched, serving=None), _auto(case.options)))
 
 

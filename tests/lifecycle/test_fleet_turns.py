@@ -108,11 +108,11 @@ class Member:
         return self.record.turn is not None
 
     def plan(self, ledger: Ledger) -> Plan:
-        if self.refuses is not None and ledger.held.turn is not None:
+        if self.refuses is not None and ledger.record.turn is not None:
             raise self.refuses
         steps = [Reload(ENGINES["containerd"], ())] if self.needs_restart else []
         part = Part("containerd", for_reason("its runtimes changed", steps))
-        return Plan((part,), ledger.held, ledger.held, {"containerd": CONTAINERD})
+        return Plan((part,), ledger.record, ledger.record, {"containerd": CONTAINERD})
 
     def work(self, ledger: Ledger) -> check.Work:
         def carry_out(plan: Plan) -> None:

@@ -61,7 +61,7 @@ def test_a_ledger_that_stays_held_is_given_up_in_time(
     with pytest.raises(LockedError):
         uninstall.ledger_for_run(host, options)
 
-    assert holder.held.empty
+    assert holder.record.empty
     assert time.monotonic() - began >= 0.5
 
 
@@ -70,7 +70,7 @@ def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
     options: Options, host: Host, holder: Ledger, pid_file: str
 ) -> None:
     """Nor any longer, once that is so."""
-    holder.write(replace(holder.held, pid_file=PurePosixPath("/run/theirs.pid")))
+    holder.write(replace(holder.record, pid_file=PurePosixPath("/run/theirs.pid")))
     path = host.local_path(PurePosixPath(pid_file))
     path.parent.mkdir(parents=True)
     began = time.monotonic()
@@ -111,7 +111,7 @@ def test_an_undo_that_no_systemd_takes_over_is_not_pending(
         handover.hand_over(host, options, holder, "our runtime runs trainer", time.monotonic())
 
     assert raised.value.code == "undo-not-handed-over"
-    assert holder.held.undo_pending == ""
+    assert holder.record.undo_pending == ""
 
 
 # What verify makes

@@ -62,7 +62,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     options = Options(host_root=PurePosixPath(tmp_path), metrics_textfile=TEXTFILE)
     ledger = Ledger.open(host, options.layout)
     monitoring.claim(host, options, ledger)
-    ledger.write(replace(ledger.held, engines=(_row("docker"), _row("containerd"))))
+    ledger.write(replace(ledger.record, engines=(_row("docker"), _row("containerd"))))
     yield Node(host, options, ledger)
     ledger.remove()
 
