@@ -420,7 +420,7 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
             published=record.published,
             turn=record.turn,
             finished=True,
-            left=problem,
+            undo_problem=problem,
             undo_pending=record.undo_pending,
         )
     return Plan(

@@ -149,7 +149,7 @@ def _restore_our_edits(
     """Restart an engine with our edits after a failure without them; return the reason as an error."""
     engine = plan.engines[done[-1].engine]
     problem = f"undo our edits of {engine.title} (it does not run as before without them: {cause.problem})"
-    back = plan_rollback(plan, tuple(done), replace(record, left=problem), reason="the undo failed")
+    back = plan_rollback(plan, tuple(done), replace(record, undo_problem=problem), reason="the undo failed")
     try:
         with internal_errors():
             carry_out(replace(context, rolls_back=True), back, never_stop)

@@ -191,7 +191,7 @@ def _list_recorded(
         yield Line(names, "not changed: it takes devices by CDI where CDI is switched on", good=True)
         if record.cdi.lacking:
             yield Line(GPU_KIND, f"no CDI specification: {record.cdi.lacking}", good=True)
-    act = "undo" if record.left else "install"
+    act = "undo" if record.undo_problem else "install"
     for engine in record.engines:
         if engine.pending and not _is_taken_up(host, engine):
             state = f"{PENDING} since the last {act}: {engine.pending}"
@@ -239,7 +239,7 @@ def _list_toolkit(
     if not flaw and not host.exists(runtime):  # the link is as installed, but may lead to nothing
         damaged.setdefault(runtime.name, "missing")
     file = host.read(layout.config)
-    if not flaw and toolkit.rendered and file is None and not record.left:
+    if not flaw and toolkit.rendered and file is None and not record.undo_problem:
         damaged[str(layout.config)] = "missing"
     for name, damage in damaged.items():
         yield Line(str(layout.toolkit / name), f"{damage}: {REPAIR}")
@@ -282,7 +282,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
         with suppress(InstallerError):  # the line of the config reports the error
             if name in engines:
                 comparison = compare_configs(host, engines[name], record)
-        if record.left:  # an incomplete undo may have removed keys itself
+        if record.undo_problem:  # an incomplete undo may have removed keys itself
             comparison = comparison._replace(lacks=(), in_force=_is_in_force)
         if comparison.fatal:
             remedy = REPAIR if comparison.repairable else comparison.remedy or CORRECT
@@ -295,7 +295,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             state = f"drifted: {lack} in its configs: {comparison.refused or REPAIR}"
             yield Line(name, state, later=ignores or runs_hook)
         unread = name in engines and engines[name].pending
-        kept = "" if comparison.lacks or record.left or unread else ", our keys in force"
+        kept = "" if comparison.lacks or record.undo_problem or unread else ", our keys in force"
         for row in rows:
             try:
                 state, good = _judge_config(host, layout, row, record, comparison.in_force, kept=kept)
@@ -327,7 +327,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
     original_digest = row.original.digest if row.original else ""
     present_digest = file.digest if file else ""
     restored = present_digest == original_digest
-    if restored and record.left and record.finished and row.written:
+    if restored and record.undo_problem and record.finished and row.written:
         return AS_BEFORE, True
     if file is None:
         if row.original is None and not record.finished:
@@ -426,14 +426,16 @@ def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Lin
         state = f"the last install or undo failed or was cut short; {AGAIN}"
         yield Line("unfinished", state)
     if record.undo_pending:
-        reason = f": cannot {record.left}" if record.left else ""
+        reason = f": cannot {record.undo_problem}" if record.undo_problem else ""
         goes_on = FINISHED_BY
         if undo_goes_on:
             goes_on = f"{handover.UNIT} finishes it when that is over"
         yield Line(UNDO_PENDING, f"since {record.undo_pending}{reason}; {goes_on}")
-    elif record.left and record.finished:
-        is_old = record.left.startswith("our runtime runs ")  # 0.2.0 wrote the reason without the verb
-        problem = f"undo everything ({record.left})" if is_old else record.left
+    elif record.undo_problem and record.finished:
+        is_old = record.undo_problem.startswith(
+            "our runtime runs "
+        )  # 0.2.0 wrote the reason without the verb
+        problem = f"undo everything ({record.undo_problem})" if is_old else record.undo_problem
         state = f"incomplete, cannot {problem}: {AGAIN}"
         yield Line("last undo", state)
     if record.failed is not None:

@@ -158,7 +158,7 @@ def await_end(host: Host, options: Options, engines: Collection[EngineState]) ->
             tried = True
             earliest_s = time.monotonic() + EARLIEST_S
         if time.monotonic() - began_s > LONGEST_S:
-            problem = record.left or "undo everything"
+            problem = record.undo_problem or "undo everything"
             remedy = "stop these containers, then run uninstall, or uninstall --in-use=force"
             raise UndoIncompleteError(f"{problem} within a day", remedy=remedy, code="in-use")
         if supervision.await_stop(LOOK_S):

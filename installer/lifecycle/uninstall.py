@@ -154,7 +154,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         for note in plan.notes:
             log.warning("undo note", note=note)
         if plan.obstacles:
-            ledger.write(replace(ledger.record, left=plan.obstacles[0].problem))
+            ledger.write(replace(ledger.record, undo_problem=plan.obstacles[0].problem))
         refuse_obstacles(plan)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(

@@ -135,7 +135,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     failed: Failure | None = None  # a plan that is not tried again unchanged: no crash loop restarts engines
     nodes: tuple[DeviceNode, ...] = ()  # of the driver, made by us
     pid_file: PurePosixPath | None = None  # of the last ``run``; the file ``ready`` was beside the pidfile
-    left: str = ""  # the reason for which the last undo was not complete, "" after an install
+    undo_problem: str = ""  # the reason for which the last undo was not complete, "" after an install
     # The start of an undo that waits to be completed, in UTC; "" if none waits, as after an install.
     undo_pending: str = ""
     # Metrics and labels; they stay when the rest of the record is empty, to report a failed install.

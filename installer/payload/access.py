@@ -182,7 +182,7 @@ def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
         written_by_others = host.kind(row.path) is Kind.FILE and host.changed_s(row.path) >= since_s
         if not written_by_others:
             specifications.append(row)
-    return replace(record, toolkit=None, engines=(), configs=tuple(specifications), left="")
+    return replace(record, toolkit=None, engines=(), configs=tuple(specifications), undo_problem="")
 
 
 def ask_version(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[int, ...] | None:

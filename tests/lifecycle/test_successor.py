@@ -21,7 +21,7 @@ from installer.model.facts import Record
 from installer.model.options import Options
 
 SINCE = "2026-11-28T19:00:00Z"
-PENDING = Record(finished=True, left="undo everything (our runtime runs trainer)", undo_pending=SINCE)
+PENDING = Record(finished=True, undo_problem="undo everything (our runtime runs trainer)", undo_pending=SINCE)
 EARLIEST_S = 0.4
 # Prints each module that a function of these rooms imports and that is not loaded yet.
 UNLOADED = """

@@ -155,6 +155,6 @@ def test_nothing_is_removed_that_verify_has_not_written(tmp_path: Path, made: ob
     ],
 )
 def test_what_an_undo_could_not_do_is_a_sentence(left: str, said: str) -> None:
-    (line,) = installation_report.list_last_act(Record(finished=True, left=left))
+    (line,) = installation_report.list_last_act(Record(finished=True, undo_problem=left))
 
     assert line.state == f"incomplete, cannot {said}: {installation_report.AGAIN}"
