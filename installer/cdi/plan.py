@@ -103,7 +103,7 @@ def lacking(engine: EngineState) -> str:
     """Return why containers of this engine get no devices by CDI, in the engine's words; "" if they do."""
     serving = engine.serving
     if serving is None:
-        return engine.silence
+        return engine.silence_reason
     if serving.cdi is None:
         return "it has no CDI"
     if not serving.cdi:
@@ -126,7 +126,7 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
         )
     for engine in engines:
         if engine.serving is None:
-            problem = f"ask {engine.title} whether it takes devices by CDI ({engine.silence})"
+            problem = f"ask {engine.title} whether it takes devices by CDI ({engine.silence_reason})"
             remedy = engine.remedy or Remedy(
                 f"start {engine.title}, see why it does not answer, or leave it out of ", Option("runtime")
             )

@@ -177,7 +177,7 @@ def _refuse_silent(accepted: AcceptedInstall) -> Iterator[InstallerError]:
         return
     if engine.serving is not None:
         return
-    problem = f"verify that {engine.title} serves our runtimes ({engine.silence})"
+    problem = f"verify that {engine.title} serves our runtimes ({engine.silence_reason})"
     words: list[str | Option] = []
     if engine.stopped:
         words.append(engine.remedy or f"start {engine.title}")

@@ -88,7 +88,7 @@ def decide_for_install(
 def _repairs_program(request: InstallRequest, candidate: Candidate) -> bool:
     """Tell whether a write repairs a config in force that names a program that is missing."""
     engine = request.engine
-    if not (candidate.writes and engine.gone):
+    if not (candidate.writes and engine.missing_programs):
         return False
     return bool(request.ask(engine, read_present(engine, request.facts)).broken)
 
@@ -177,7 +177,7 @@ def _find_refusals_of_undo(
     ]
     if not refusals and engine.serving is None and engine.spec.reads_config_on_signal:
         # A silent dockerd does not tell whether it has obeyed a signal.
-        problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence})"
+        problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence_reason})"
         remedy = f"make it answer, then {TRY_AGAIN}"
         refusals.append(InstallerError(problem, remedy=remedy, code="engine-not-proven"))
     if not refusals or engine.spec.restarts_itself:
@@ -227,7 +227,9 @@ def explain_still_served(request: UndoRequest, candidate: UndoCandidate) -> Inst
     ]
     if engine.serving is None:
         names = [entry.name for entry in removed]
-        reason = f"it is not known whether {engine.title} still serves {', '.join(names)}: {engine.silence}"
+        reason = (
+            f"it is not known whether {engine.title} still serves {', '.join(names)}: {engine.silence_reason}"
+        )
     else:
         binaries = engine.serving.binaries
         names = [entry.name for entry in removed if binaries.get(entry.name) == str(entry.binary)]

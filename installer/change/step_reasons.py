@@ -86,7 +86,7 @@ def _explain_reload(reload: Reload, engine: EngineState) -> str:
     """Return the difference between what a running engine serves and should serve; "" for none."""
     serving = engine.serving
     if serving is None:
-        return f"it is not known what it serves ({engine.silence})"
+        return f"it is not known what it serves ({engine.silence_reason})"
     wrong = reload.wrong_in(serving)
     missing = sorted(name for name in wrong if name not in serving.handlers)
     other = sorted(name for name in wrong if name in serving.handlers)

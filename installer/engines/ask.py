@@ -41,9 +41,9 @@ def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineS
         exe=None,
         version=None,
         serving=None,
-        silence="",
+        silence_reason="",
         remedy="",
-        another="",
+        other_engine_reason="",
         stopped=False,
         failed=False,
         disabled=False,
@@ -51,20 +51,26 @@ def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineS
     try:
         peer = processes.peer_of(socket, greeting=api.greeting, timeout_s=timeout_s)
     except InstallerError as error:
-        return replace(engine, silence=error.problem, remedy=error.remedy)
+        return replace(engine, silence_reason=error.problem, remedy=error.remedy)
     if isinstance(peer, processes.NotServing):
-        return replace(engine, stopped=True, silence=f"nothing answers on {socket}")
+        return replace(engine, stopped=True, silence_reason=f"nothing answers on {socket}")
     if isinstance(peer, processes.Silent):
-        return replace(engine, silence=f"{socket}: {peer.reason}")
+        return replace(engine, silence_reason=f"{socket}: {peer.reason}")
 
     try:
         answer = api.ask(socket, timeout_s=timeout_s)
     except NotServedError as error:
-        return replace(engine, stopped=True, silence=error.problem, remedy=error.remedy, another=error.reason)
+        return replace(
+            engine,
+            stopped=True,
+            silence_reason=error.problem,
+            remedy=error.remedy,
+            other_engine_reason=error.reason,
+        )
     except InstallerError as error:
         engine = replace(
             engine,
-            silence=error.problem,
+            silence_reason=error.problem,
             disabled=error.code == "cri-disabled",
             failed=error.code == "cri-failed",
         )

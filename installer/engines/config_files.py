@@ -100,7 +100,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         fresh=tuple(_find_fresh(host, (*changed, *engine.edited_inputs))),
         dormant=dormant,
         unreadable=frozenset(path for path in names if _is_unreadable(host, path)),
-        gone=frozenset(_find_gone(host, engine, files)),
+        missing_programs=frozenset(_find_gone(host, engine, files)),
         drop_in_directory=directory,
         rendered=host.read(rendered) if rendered else None,
     )

@@ -98,8 +98,8 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         if options.auto and _is_unused(engine, engines, record):
             notes += _explain_unused(host, engine, engines)
             continue
-        if engine.another:
-            raise InstallerError(engine.silence, remedy=engine.remedy, code="engine-unknown")
+        if engine.other_engine_reason:
+            raise InstallerError(engine.silence_reason, remedy=engine.remedy, code="engine-unknown")
 
         engine, _ = with_process(host, engine, places)
         engine = with_seen_start(engine, row)
@@ -143,7 +143,7 @@ def _is_unused(engine: EngineState, others: Iterable[EngineState], record: Recor
 
 def _explain_unused(host: Host, engine: EngineState, others: Iterable[EngineState]) -> Iterator[str]:
     """Yield a note about an engine that is left alone, if the reason is not plain."""
-    reason = engine.another
+    reason = engine.other_engine_reason
     if engine.disabled:
         reason = without_cri(host, [other.name for other in others])
     if reason:
@@ -241,9 +241,11 @@ def _explain_silence(host: Host, engine: EngineState) -> EngineState:
     addresses = ", ".join(values_of(engine.words, address_flags))
     reason = explain_silence(host, engine)
     if reason:
-        return replace(engine, silence=reason, remedy=RESTART)
+        return replace(engine, silence_reason=reason, remedy=RESTART)
     if addresses and "fd://" not in addresses:  # fd:// is the socket that systemd hands over
-        return replace(engine, silence=f"{engine.silence}; its {address_flags[0]} is {addresses}")
+        return replace(
+            engine, silence_reason=f"{engine.silence_reason}; its {address_flags[0]} is {addresses}"
+        )
     return engine
 
 
@@ -264,7 +266,9 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
     """Ask an engine; ask an engine that restarts itself, and is silent meanwhile, again for ``awaits_s``."""
     spec = sought.spec
     if is_socket_activated(host, spec, sought.socket, sought.unit):
-        return replace(sought, stopped=True, silence=f"{sought.unit} is stopped, and systemd listens for it")
+        return replace(
+            sought, stopped=True, silence_reason=f"{sought.unit} is stopped, and systemd listens for it"
+        )
     engine = ask(host, sought, timeout_s=min(ASK_S, options.timeout_s))
     if not spec.restarts_itself or not host.exists(sought.socket):
         return engine

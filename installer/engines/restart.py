@@ -301,7 +301,7 @@ def _describe(answer: EngineState, step: Reload) -> str:
     """Return what an engine serves instead of the wanted, or the reason for its silence."""
     serving = answer.serving
     if serving is None:
-        return answer.silence
+        return answer.silence_reason
     if serving.ready and step.satisfied_by(serving):
         return "it has completed no reload since its signal"
 

@@ -711,12 +711,12 @@ class EngineState(Struct, frozen=True):
     unit: str
     version: tuple[int, ...] | None = None
     serving: EffectiveConfig | None = None  # None if the engine does not answer
-    silence: str = ""  # the reason for which the engine does not answer
+    silence_reason: str = ""  # the reason for which the engine does not answer
     remedy: str = ""  # the act that lets us connect, if nothing else is missing
     stopped: bool = False  # the socket does not answer
     failed: bool = False  # CRI did not load, and will not
     disabled: bool = False  # the engine runs without CRI on purpose
-    another: str = ""  # the reason for which this is not the engine whose API it answers
+    other_engine_reason: str = ""  # the reason for which this is not the engine whose API it answers
     crashing: bool = False  # the engine is down now: its unit is started again and again
     pid: int | None = None  # the process, if it is in a pid namespace that we see
     exe: PurePosixPath | None = None
@@ -738,7 +738,7 @@ class EngineState(Struct, frozen=True):
     unreadable: frozenset[PurePosixPath] = (
         frozenset()
     )  # imports that are no regular files: no start with them
-    gone: frozenset[PurePosixPath] = frozenset()  # missing programs that the engine or its configs name
+    missing_programs: frozenset[PurePosixPath] = frozenset()  # named by the engine or its configs
     drop_in_directory: PurePosixPath | None = None  # the engine's directory of drop-ins
     dormant: frozenset[PurePosixPath] = frozenset()  # files that an import of ours would make the engine read
     rendered: File | None = None  # the config that the engine generated at its start, if it generates one

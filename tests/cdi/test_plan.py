@@ -274,7 +274,7 @@ def engine(
 ) -> EngineState:
     usual = EngineState.usual(ENGINES[name])
     silence = "" if serving else "it is busy"
-    return replace(usual, version=version or (2, 1, 9), serving=serving, silence=silence)
+    return replace(usual, version=version or (2, 1, 9), serving=serving, silence_reason=silence)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_an_admins_edit_of_config_toml_is_part_of_the_version_that_takes_its_pla
 def test_an_engine_that_cannot_be_asked_is_started_or_mended_unless_nothing_is_to_be_proven(
     silent: dict[str, Any], first: str
 ) -> None:
-    facts = with_engines(_facts(), silence="why", **silent)
+    facts = with_engines(_facts(), silence_reason="why", **silent)
 
     (obstacle,), unasked = plan_install(facts, AUTO).obstacles, plan_install(facts, CASE.options)
 

@@ -139,7 +139,7 @@ by_cdi = Act(facts=golden.by_cdi)
 lost = served(handlers("nvidia"))
 nowhere = lost & engine("docker", serving=RUNC_ALONE)
 no_driver = driver(modules=frozenset())
-off = served(None, disabled=True, silence="use CRI on /c.sock (it is switched off)")
+off = served(None, disabled=True, silence_reason="use CRI on /c.sock (it is switched off)")
 mode_cdi = text(CONFIG, 'mode = "auto"', 'mode = "cdi"')
 nouveau = linked(f"{GPU}/driver", "../../drivers/nouveau")
 ended = node(last_check="at noon, by a run that has ended")
@@ -227,9 +227,9 @@ ACTS: dict[str, list[Act]] = {
         held("crio.service", "masked/dead/success"),
         warn(ended),
     ],
-    "engine-answers": [engine("docker", serving=None, silence="no answer within 3 s")],
+    "engine-answers": [engine("docker", serving=None, silence_reason="no answer within 3 s")],
     "engine-ready": [
-        served(None, failed=True, silence="CRI did not load"),
+        served(None, failed=True, silence_reason="CRI did not load"),
         served(replace(SERVING, ready=False)),
         node(engine_units={"containerd": ("c.service", RUNS)}) & off,
     ],
@@ -240,7 +240,7 @@ ACTS: dict[str, list[Act]] = {
         unit("crio", FAILED),
         written("/etc/k0s/containerd.d/nvidia.toml", "version = 2\n") & unit("k0sworker", FAILED),
     ],
-    "engine-kind": [warn(engine("docker", another="Podman answers on it"))],
+    "engine-kind": [warn(engine("docker", other_engine_reason="Podman answers on it"))],
     "config-accepted": [
         engine("containerd", on_disk=EffectiveConfig({}, "", broken="expected key, found '='")),
         engine("containerd", on_disk=replace(SERVING, undefined="gone")),

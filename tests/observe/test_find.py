@@ -49,7 +49,7 @@ def test_a_socket_that_we_may_not_connect_to_is_no_engine_that_does_not_run(tmp_
 
         answer = ask(Host.under(PurePosixPath(tmp_path)), engine)
 
-    assert answer.silence == f"connect to {tmp_path}{D_SOCK} (Protocol wrong type for socket)"
+    assert answer.silence_reason == f"connect to {tmp_path}{D_SOCK} (Protocol wrong type for socket)"
     assert (answer.stopped, answer.failed, answer.disabled) == (False, False, False)
 
 
@@ -82,7 +82,7 @@ def test_an_engine_is_not_asked_where_that_would_wake_it_and_again_where_it_rest
 
     assert min(len(asked), 2) == questions
     assert answer.stopped is not bool(questions)
-    assert (answer.silence == f"{row.unit} is stopped, and systemd listens for it") is answer.stopped
+    assert (answer.silence_reason == f"{row.unit} is stopped, and systemd listens for it") is answer.stopped
 
 
 DOCKER_UNIT = "docker.service"
@@ -150,7 +150,7 @@ def test_verify_says_so_and_how_to_start_it(tmp_path: Path, monkeypatch: pytest.
 
 GONE = PurePosixPath("/old.sock")
 ROW = EngineRow("containerd", GONE, UNIT, {})
-HANGS = replace(containerd(), socket=GONE, silence="hangs")
+HANGS = replace(containerd(), socket=GONE, silence_reason="hangs")
 STOPPED = replace(HANGS, stopped=True)
 ELSEWHERE = replace(HANGS, pid=7, unit="other.service")
 
@@ -210,7 +210,11 @@ def test_what_the_process_of_its_unit_listens_on_is_asked(
 def test_of_several_units_the_one_that_runs_is_an_engines(tmp_path: Path, now: FakeUnit, unit: str) -> None:
     row = ENGINES["k3s"]
     engine = replace(EngineState.usual(row), unit=row.units[0])
-    states = replace(engine, silence="hangs"), replace(engine, stopped=True), replace(engine, pid=7, unit="")
+    states = (
+        replace(engine, silence_reason="hangs"),
+        replace(engine, stopped=True),
+        replace(engine, pid=7, unit=""),
+    )
 
     with on_bus(tmp_path, FakeSystemd({"k3s.service": now})) as host:
         found = [observe.with_process(host, state, Places())[0].unit for state in states]

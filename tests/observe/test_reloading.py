@@ -47,7 +47,7 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtim
 @pytest.mark.parametrize(
     ("step", "found", "why"),
     [
-        (WANTED, engine("containerd", None, silence="x"), "it is not known what it serves (x)"),
+        (WANTED, engine("containerd", None, silence_reason="x"), "it is not known what it serves (x)"),
         (WANTED, serves(nvidia=MINE), WELL),
         (WANTED, serves(), "it does not serve nvidia"),
         (WANTED, serves(nvidia=THEIRS), OTHERWISE),

@@ -275,7 +275,7 @@ def _list_runtime_keys(entry: RuntimeEntry, settings: Tree, own_entry: Tree) -> 
 
 def _is_gone(state: EngineState, program: Value) -> bool:
     """Tell whether a program, a path or a name in CRI-O's PATH, is missing."""
-    return PurePosixPath(str(program)) in state.gone
+    return PurePosixPath(str(program)) in state.missing_programs
 
 
 def _find_donor(runtimes: Mapping[str, Tree], default: str) -> Tree:

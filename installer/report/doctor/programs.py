@@ -105,7 +105,7 @@ def _list_labels(node: Node) -> str:
 def check_engine_answers(exam: model.EngineExam) -> str:
     if exam.serving is not None or exam.disabled or exam.failed:
         return ""
-    return exam.silence
+    return exam.silence_reason
 
 
 def check_engine_ready(node: Node) -> Verdict:
@@ -114,7 +114,7 @@ def check_engine_ready(node: Node) -> Verdict:
         if exam.disabled and exam.name in node.engine_units:
             return "its CRI is switched off"
         if exam.failed:
-            return exam.silence
+            return exam.silence_reason
         if exam.serving and not exam.serving.ready:
             return "it calls itself not ready"
         return ""
@@ -153,7 +153,7 @@ def _describe_units_down(node: Node, names: Collection[str]) -> Iterator[str]:
 
 @by_engine("the node's own", warn)
 def check_engine_kind(exam: model.EngineExam) -> str:
-    return exam.another
+    return exam.other_engine_reason
 
 
 @by_engine("nothing is missing")

@@ -609,7 +609,7 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
     """Ask and examine an engine; None: the process belongs to another engine, or is about to end."""
     sought = replace(look_for(spec, options), hook=None)
     engine = ask_for(host, sought, replace(options, timeout_s=ENGINE_S), awaits_s=0)
-    if engine.stopped and not engine.another:
+    if engine.stopped and not engine.other_engine_reason:
         return None
     engine, unit = with_process(host, engine, options.places.get(spec.name, Places()))
     if (
@@ -621,7 +621,7 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
 
     on_disk: EffectiveConfig | None = None
     with suppress(InstallerError):
-        if not spec.built_in_runtime and not engine.another:
+        if not spec.built_in_runtime and not engine.other_engine_reason:
             on_disk = Trials(host, contents)(engine, {})
 
     start_problem = ""
