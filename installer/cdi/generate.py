@@ -96,7 +96,7 @@ def gpu_specification(
         stale=stale,
         others=others,
         missing=tuple(missing),
-        unmade=unmade,
+        problem=unmade,
     )
 
 

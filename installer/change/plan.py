@@ -62,14 +62,15 @@ class Plan(Struct, frozen=True):
     final: Record | None  # None if nothing is held any more
     engines: Mapping[str, EngineState]
     digest: str = ""  # of everything on which an engine's answer depends
-    unproven: tuple[str, ...] = ()  # engines that are not asked whether they serve what their config says
+    unverified_engines: tuple[str, ...] = ()  # not asked whether they serve what their config says
     in_use: tuple[Container, ...] = ()  # containers that make an undo incomplete, as ``needed`` does
     seen: Mapping[PurePosixPath, str] = field(default_factory=dict)  # the digest of each config as read
     release: tuple[int, ...] | None = None  # the toolkit's version, if it tells
     pending: Mapping[str, NotYetError] = field(default_factory=dict)  # why an engine is not restarted yet
-    due: frozenset[str] = frozenset()  # engines whose restart an earlier plan has left for later
+    restarts_due: frozenset[str] = frozenset()  # engines whose restart an earlier plan has left for later
     earlier: tuple[WriteConfig, ...] = ()  # the writes of those earlier plans: a roll-back reverts them, too
-    unmade: InstallerError | None = None  # why no specification of all GPUs, though a driver is loaded
+    # The reason for which no specification of all GPUs exists though a driver is loaded.
+    specification_problem: InstallerError | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -224,13 +225,13 @@ def _sum_install(
     )
     steps = list(chain.from_iterable(part.steps for part in parts))
     pending: dict[str, NotYetError] = {}
-    unproven: list[str] = []
+    unverified: list[str] = []
     earlier: list[WriteConfig] = []
     for install in installs:
         if install.postponed:
             pending[install.engine.name] = install.postponed
         if install.is_unproven:
-            unproven.append(install.engine.name)
+            unverified.append(install.engine.name)
         earlier += _find_earlier_writes(install)
     plan = Plan(
         parts=parts,
@@ -238,13 +239,13 @@ def _sum_install(
         final=final,
         engines={each.name: each for each in facts.engines},
         digest=_digest(facts, options, final_rows.toolkit),
-        unproven=tuple(unproven),
+        unverified_engines=tuple(unverified),
         seen=facts.digests,
         release=require(facts.payload).version,
         pending=pending,
-        due=frozenset(row.name for row in record.engines if row.restart_due),
+        restarts_due=frozenset(row.name for row in record.engines if row.restart_due),
         earlier=tuple(earlier),
-        unmade=gpus.unmade if gpus else None,
+        specification_problem=gpus.problem if gpus else None,
     )
     failed = Part("failed-before", obstacles=_refuse_failed(plan, record, options))
     return replace(plan, parts=(*parts, failed))

@@ -129,7 +129,7 @@ def lines_of(plan: Plan, diffs: Diffs) -> list[str]:
         lines.append(f"{act}: {reason}")
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
-    unasked = [name for name in plan.unproven if name not in plan.pending]
+    unasked = [name for name in plan.unverified_engines if name not in plan.pending]
     if unasked:
         lines.append(f"! not verified to serve the runtimes: {', '.join(unasked)}")
     return lines or ["nothing to do"]
@@ -152,7 +152,7 @@ def document_of(plan: Plan, diffs: Diffs, *, changes: bool) -> PlanDocument:
         configs=tuple(configs),
         notes=plan.notes,
         obstacles=tuple(obstacles),
-        unproven=plan.unproven,
+        unproven=plan.unverified_engines,
     )
 
 

@@ -439,12 +439,12 @@ class _Check:
         result = self.result
         moment = monotonic()
         changed = proven is not None and bool(proven.steps)
-        if proven is not None and not proven.unproven:
+        if proven is not None and not proven.unverified_engines:
             self.work.turns.note_proof()
         idle_checks = self.list_idle_checks(changed=changed)
         specification_problem: Problem | None = None
-        if proven is not None and proven.unmade is not None:
-            specification_problem = Problem.of(proven.unmade)
+        if proven is not None and proven.specification_problem is not None:
+            specification_problem = Problem.of(proven.specification_problem)
         self.note(
             by_cdi=self.record.cdi is not None,
             specification_problem=specification_problem,
@@ -513,7 +513,7 @@ class _Check:
         """Publish readiness for a ``proven`` plan, or withdraw it from a node that is not ``ready``."""
         if not ready:  # a probe reads the readiness file only, and has to agree with status
             self.withdraw()
-        elif not proven.unproven:
+        elif not proven.unverified_engines:
             readiness.publish(self.host, self.options.ready_file, self.record)
             if self.previous.problem:  # the log must not end with that problem
                 log.info("node ready again", engines=sorted(proven.engines))
@@ -574,7 +574,7 @@ class _Check:
         checks: list[EngineCheck] = []
         for name, engine in engines.items():
             serves: bool | None = name not in reasons
-            if name in plan.unproven:
+            if name in plan.unverified_engines:
                 serves = None
             check = EngineCheck(
                 name,
@@ -731,7 +731,7 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
         yield InstallerError(problem, remedy=remedy, code="nri-unusable")
     if options.restart_mode is not RestartMode.NONE:
         return
-    for name in plan.unproven:
+    for name in plan.unverified_engines:
         engine = plan.engines[name]
         if engine.hook is not None or engine.serving is None:
             continue

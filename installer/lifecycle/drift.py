@@ -88,8 +88,8 @@ class Drifted(Struct, frozen=True):
             engines.append(name)
         # A restart that is postponed since the install is no drift.
         return cls(
-            {thing: reason for thing, reason in things.items() if thing not in plan.due},
-            tuple(name for name in dict.fromkeys(engines) if name not in plan.due),
+            {thing: reason for thing, reason in things.items() if thing not in plan.restarts_due},
+            tuple(name for name in dict.fromkeys(engines) if name not in plan.restarts_due),
             theirs=is_taken_over(plan),
             removed=tuple(removed),
         )

@@ -64,7 +64,7 @@ def install(options: Options) -> Exit:
     with open_ledger(host, options) as ledger:
         metrics.claim(host, replace(options, metrics_listen=None), ledger)  # no process stays to serve them
         plan = _install(host, options, ledger, patience_s=options.timeout_s)
-        unproven = [row for row in ledger.record.engines if row.name in plan.unproven]
+        unproven = [row for row in ledger.record.engines if row.name in plan.unverified_engines]
         if options.restart_mode is RestartMode.NONE and unproven:
             verb = "reload"
             for engine in plan.engines.values():
@@ -363,7 +363,7 @@ def _carry_out_install(host: Host, options: Options, ledger: Ledger, plan: Plan)
         log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
     for name, reason in plan.pending.items():
         log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
-    unasked = [name for name in plan.unproven if name not in plan.pending]
+    unasked = [name for name in plan.unverified_engines if name not in plan.pending]
     if unasked:
         unknown = "they were not asked whether they serve our runtimes"
         log.warning("not verified", engines=unasked, reason=unknown)

@@ -184,15 +184,15 @@ def publish_success(
     counts = read_counts(host, options.layout)
     if refused is None:
         counts = replace(counts, installs=counts.installs + 1)
-    elif plan.steps and not plan.due:
+    elif plan.steps and not plan.restarts_due:
         counts = replace(counts, repairs=counts.repairs + 1)
     counts = replace(
         counts,
         success_s=now,
-        ready_since_s=0 if plan.unproven else counts.ready_since_s or now,
+        ready_since_s=0 if plan.unverified_engines else counts.ready_since_s or now,
         toolkit=".".join(map(str, plan.release or ())),
     )
-    serving = {row.name for row in ledger.record.engines} - {*plan.unproven}
+    serving = {row.name for row in ledger.record.engines} - {*plan.unverified_engines}
     refuses_config = {name: name in (refused or ()) for name in serving}
     _publish(host, options, ledger, counts, refuses_config)
 

@@ -255,7 +255,7 @@ class GpuSpecification(Struct, frozen=True):
     others: tuple[PurePosixPath, ...] = ()  # files of others with the same devices, in engines' directories
     missing: tuple[str, ...] = ()  # devices of ours that an engine would get from none of ``others``
     # The failure of nvidia-ctk with a loaded driver: no file shows when nvidia-ctk would succeed.
-    unmade: InstallerError | None = None
+    problem: InstallerError | None = None
 
 
 class CdiFacts(Struct, frozen=True):

@@ -113,12 +113,12 @@ def test_each_device_has_one_owner_and_what_nobody_has_is_told(
     assert [path.name for path in found.others] == others.split()
     assert found.missing == tuple(missing.split())
     assert found.text or others
-    assert (found.unmade is not None) == ("all" in missing)
-    if found.unmade is not None:
+    assert (found.problem is not None) == ("all" in missing)
+    if found.problem is not None:
         several = len(found.others) > 1
         has = "have" if several else "has"
-        assert f"{found.others[-1]} {has} devices of ours" in found.unmade.problem
-        assert f"move {'those files' if several else 'that file'} away" in str(found.unmade.remedy)
+        assert f"{found.others[-1]} {has} devices of ours" in found.problem.problem
+        assert f"move {'those files' if several else 'that file'} away" in str(found.problem.remedy)
 
 
 def test_who_has_none_of_their_devices_is_told_where_engines_read_other_directories(node: Node) -> None:
@@ -128,7 +128,7 @@ def test_who_has_none_of_their_devices_is_told_where_engines_read_other_director
 
     found = generate.gpu_specification(node.host, node.options(), (ENGINE, other), Record(), None)
 
-    assert (found.missing, found.unmade is not None) == (("0", "all"), True)
+    assert (found.missing, found.problem is not None) == (("0", "all"), True)
 
 
 @pytest.mark.parametrize(("names", "serves"), [(("team-a",), False), (("0", "all"), True)])
@@ -141,7 +141,7 @@ def test_where_nvidia_ctk_fails_a_file_of_somebody_else_is_enough_if_it_has_all(
 
     found = node.found()
 
-    assert (bool(found.others), found.unmade is None) == (serves, serves)
+    assert (bool(found.others), found.problem is None) == (serves, serves)
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_no_engine_is_written_to_or_reloaded_and_two_programs_are_enough() -> No
 
     plan = plan_install(replace(found, payload=PayloadFacts(few)), OPTIONS)
 
-    assert (plan.obstacles, plan.unproven) == ((), ())
+    assert (plan.obstacles, plan.unverified_engines) == ((), ())
     assert not [step for step in plan.steps if isinstance(step, Reload | FindRuntimes)]
     assert [step.path for step in plan.steps if isinstance(step, WriteConfig)] == [PATH]
     installed = next(step for step in plan.steps if isinstance(step, InstallVersion))

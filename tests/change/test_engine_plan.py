@@ -131,7 +131,11 @@ def test_configs_are_written_and_the_restart_is_pending_while_containers_are_cre
     assert not golden.reloads_of(plan)
     assert golden.writes_of(plan)
     assert [step for step in plan.steps if isinstance(step, FindRuntimes)], "before a config names them"
-    assert (plan.unproven, held.finished, held.engines[0].restart_due) == (("containerd",), True, True)
+    assert (plan.unverified_engines, held.finished, held.engines[0].restart_due) == (
+        ("containerd",),
+        True,
+        True,
+    )
     assert str(plan.pending["containerd"]).startswith(
         "cannot restart containerd yet (it has created containers that are not started: 0f1e2d3c4b5a, "
         "224748f27151); "

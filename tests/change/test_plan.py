@@ -105,7 +105,7 @@ def test_an_engine_that_cannot_be_asked_is_started_or_mended_unless_nothing_is_t
 
     assert str(obstacle).startswith("cannot verify that containerd serves our runtimes (why); ")
     assert str(obstacle.remedy).startswith(first)
-    assert (unasked.obstacles, unasked.unproven) == ((), ("containerd",))
+    assert (unasked.obstacles, unasked.unverified_engines) == ((), ("containerd",))
 
 
 def test_a_restart_that_is_left_to_its_owner_is_pending_until_the_engine_serves_us() -> None:

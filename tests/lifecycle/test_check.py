@@ -226,7 +226,9 @@ def test_an_engine_that_answers_and_could_start_no_container_is_no_reason_to_be_
 
 def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: Path) -> None:
     due = frozenset({"containerd"})
-    plan = replace(NOTHING, unproven=("containerd",), pending={"containerd": NOT_YET}, due=due)
+    plan = replace(
+        NOTHING, unverified_engines=("containerd",), pending={"containerd": NOT_YET}, restarts_due=due
+    )
     node = Node(tmp_path, plan)
 
     watches = [check.conclude_install(node.work(), plan), node.check(Drift.REPORT)]
@@ -348,7 +350,7 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
 def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(tmp_path: Path) -> None:
     node = Node(tmp_path, NOTHING)
     made = node.check()
-    node.plan = replace(NOTHING, unmade=UNMADE)
+    node.plan = replace(NOTHING, specification_problem=UNMADE)
 
     assert (made.due_s, node.check().due_s) == (0.0, UNMADE_S)
 

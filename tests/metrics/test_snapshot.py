@@ -70,7 +70,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def test_a_node_is_ready_since_its_first_proof_and_no_more_when_something_is_not_proven(node: Node) -> None:
     first = node.told(replace(NOTHING, release=(1, 17, 8)))
     second = node.told(NOTHING, ())
-    unproven = node.told(replace(NOTHING, unproven=("docker",)), ())
+    unproven = node.told(replace(NOTHING, unverified_engines=("docker",)), ())
     samples = node.samples()
     again = node.told(NOTHING, ())
     monitoring.publish_failure(
