@@ -20,7 +20,7 @@ ENGINES: Final = {engine.name: engine for engine in ALL}
 
 
 def list_generating(process: str, config: PurePosixPath, socket: PurePosixPath) -> tuple[str, ...]:
-    """Return the engines that write their config themselves and have such a config or socket."""
+    """List the engines that generate their config, by their marks in ``config`` or ``socket``."""
     names = []
     for engine in ALL:
         paths = (str(config), str(socket))

@@ -26,11 +26,11 @@ class DockerApi(EngineApi):
         return dockerd.ask_info(socket, timeout_s=timeout_s)
 
     def list_kept_containers(self, socket: Path, *, timeout_s: float) -> tuple[KeptContainer, ...]:
-        """Return all containers of dockerd: a stopped container stays until it is removed."""
+        """List all containers of dockerd: a stopped container stays until removed."""
         return dockerd.list_containers(socket, timeout_s=timeout_s)
 
     def list_running_names(self, socket: Path, *, timeout_s: float) -> tuple[str, ...]:
-        """Return the names of the running containers: without live-restore they end with dockerd."""
+        """List the names of the running containers: without live-restore these end with dockerd."""
         return dockerd.list_running_names(socket, timeout_s=timeout_s)
 
     def count_reloads(self, socket: Path, since_s: float, *, timeout_s: float) -> int:
@@ -40,7 +40,7 @@ class DockerApi(EngineApi):
     def explain_failing_start(
         self, host: Host, engine: EngineState, words: Sequence[str], config: PurePosixPath
     ) -> str:
-        """Return why a dockerd would not start again with its present config; "" if it would."""
+        """Explain why dockerd would not start again with the present config; "" if dockerd would start."""
         return explain_failing_start(host, engine, words, config)
 
     def run_container(  # noqa: PLR0913 - a container has many sides

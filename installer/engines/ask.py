@@ -32,7 +32,7 @@ def is_socket_activated(host: Host, spec: Engine, socket: PurePosixPath, unit: s
 
 
 def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineState:
-    """Return an engine with its answer on its socket: the process that answers, and the config in force."""
+    """Ask an engine on its socket; fill in the answering process and the config in force."""
     api = api_of(engine.spec)
     socket = host.local_path(engine.socket)
     engine = replace(
@@ -84,7 +84,7 @@ def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineS
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version such as v1.6.20~ds1, 28.5.2+dfsg4 or 2.4.0-beta.0."""
+    """Parse the leading numbers of a version like v1.6.20~ds1, 28.5.2+dfsg4 or 2.4.0-beta.0."""
     leading = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", text)
     if leading is None:
         return ()

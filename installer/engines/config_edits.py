@@ -29,12 +29,12 @@ Ask: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
 
 
 def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
-    """Return the settings that texts define by themselves: an ``Ask`` that runs no program."""
+    """Predict the settings of texts from the texts alone: an ``Ask`` without a program."""
     return engine.spec.predict(engine, read_configs(engine, texts))
 
 
 def read_configs(engine: EngineState, files: Texts) -> Configs:
-    """Return the texts of files, and what they say; raise if a text is not valid."""
+    """Decode and parse the texts of files; raise for an invalid text."""
     texts = decode_configs(engine, files)
     trees = {}
     for path, text in texts.items():
@@ -43,7 +43,7 @@ def read_configs(engine: EngineState, files: Texts) -> Configs:
 
 
 def decode_configs(engine: EngineState, files: Texts) -> dict[PurePosixPath, str]:
-    """Return the texts of files, in the order in which the engine reads them; raise if one is not UTF-8."""
+    """Decode the texts of files, in the order of the engine's reading; raise for a text not in UTF-8."""
     texts = {}
     for path in dict.fromkeys((*engine.files, *sorted(files))):
         file = files.get(path)
@@ -53,7 +53,7 @@ def decode_configs(engine: EngineState, files: Texts) -> dict[PurePosixPath, str
 
 
 def files_without_us(engine: EngineState, facts: Facts) -> dict[PurePosixPath, File | None]:
-    """Return each config of an engine as it would be without us; raise if an edited config is not valid."""
+    """Compute each config of an engine without us; raise for an invalid text among the edited configs."""
     recorded = [row.path for row in configs_of(engine, facts)]
     return {path: without_us(path, facts) for path in dict.fromkeys((*engine.files, *recorded))}
 
@@ -71,13 +71,13 @@ def read_present(engine: EngineState, facts: Facts) -> Texts:
 
 
 def digest_of(texts: Texts) -> str:
-    """Return the digest of texts and their paths, which tells whether a text was written since."""
+    """Compute the digest of texts and their paths; a write to a text changes the digest."""
     digests = sorted((str(path), file.digest) for path, file in texts.items() if file is not None)
     return sha256(repr(digests).encode()).hexdigest()
 
 
 def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> EffectiveConfig:
-    """Return the settings in force of an engine, without files that we alone have written."""
+    """Ask for the settings in force of an engine, without files written by us alone."""
     present = read_present(engine, facts)
     texts = {**now, **present}
     for row in facts.record.configs:
@@ -94,7 +94,7 @@ def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> Eff
 
 
 class Undone(Struct, frozen=True):
-    """A text without our keys, and the edits that could not simply be undone."""
+    """A text without our keys, and the edits impossible to undo."""
 
     text: str = ""
     overruled: tuple[Edit, ...] = ()  # edits whose keys were changed since: these keys stay
@@ -141,7 +141,7 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
 
 
 def toolkit_runtimes(config_toml: str) -> tuple[str, ...]:
-    """Return the low-level runtimes that the toolkit's config.toml names, preferred first; raise for none."""
+    """List the low-level runtimes in the toolkit's config.toml, preferred first; raise for invalid text."""
     tree = parse(config_toml, Syntax.TOML, name="config.toml")
     section = tree.get("nvidia-container-runtime")
     if not isinstance(section, Mapping):
@@ -153,20 +153,20 @@ def toolkit_runtimes(config_toml: str) -> tuple[str, ...]:
 
 
 def without_us(path: PurePosixPath, facts: Facts) -> File | None:
-    """Return the file at ``path`` without us: the saved one, or the present one less our keys."""
+    """Compute the file at ``path`` without us: the saved file, or the present file less our keys."""
     return undo_config(path, facts)[0]
 
 
 def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tuple[File | None, Undone]:
-    """Return the file at ``path`` without us, and how our keys were removed from an edited text.
+    """Compute the file at ``path`` without us, and how our keys were removed from an edited text.
 
-    Mode, owner and labels stay those of the present file: we never change them. If the saved copy is lost,
+    Mode, owner and labels stay as in the present file: we never change them. If the saved copy is lost,
     our keys are removed from the present text, as from an edited text.
 
     Args:
         path: the path of the config.
         facts: the facts about the node.
-        demoted: whether only the settings that make a runtime of ours the default are removed.
+        demoted: remove only the settings that make a runtime of ours the default.
 
     Raises:
         InstallerError: an edited text is not valid.
@@ -223,7 +223,7 @@ def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
 
 
 def group_of(key: Key, name: str) -> str:
-    """Return the name of a runtime that a key belongs to, ``DEFAULT``, or the last part of another key."""
+    """Return the runtime's name in a key, ``DEFAULT`` for its key, or the last part of another key."""
     runtime = runtime_of(key)
     if runtime:
         return runtime
@@ -254,7 +254,7 @@ def _names_ours(edit: Edit, engine: str) -> bool:
 
 
 def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange:
-    """Return the change that brings a config of the engine ``name`` to the wanted text.
+    """Plan the change from a config of the engine ``name`` to the wanted text.
 
     Raises:
         InstallerError: a text, or the type of a value, is not valid.
@@ -311,14 +311,14 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
 
 
 def _list_settings(edits: Iterable[Edit]) -> set[tuple[Key, str | None]]:
-    """Return the keys and values of edits, without tables and without keys that set how a text is read."""
+    """Collect the keys and values of edits, without tables and without keys for the reading of a text."""
     return {(edit.key, edit.after) for edit in edits if edit.after != EMPTY and not is_head(edit.key)}
 
 
 def record_foreign(
     name: str, path: PurePosixPath, facts: Facts, toolkits: Collection[PurePosixPath]
 ) -> ConfigChange | None:
-    """Return the row of another installer's file that names our programs; None if the file needs no row.
+    """Record another installer's file if the file names our programs; None for a file without need of a row.
 
     ``toolkits`` are the directories of our programs.
     """
@@ -337,13 +337,13 @@ def record_foreign(
 
 
 def _row_as_found(name: str, path: PurePosixPath, now: File, facts: Facts) -> ConfigRow:
-    """Return the row of a file that is saved as it is, without an edit of ours."""
+    """Make the row of a file saved as found, without an edit of ours."""
     syntax = syntax_of(path, text_of(now, path), name)
     return ConfigRow(name, path, syntax, Saved.of(now), (now.digest,), (), facts.targets.get(path))
 
 
 def withdraw(row: ConfigRow, facts: Facts) -> ConfigChange:
-    """Return the change that removes our keys from a file that this install does not use.
+    """Plan the removal of our keys from a file not used by this install.
 
     Raises as ``undo_config``.
     """
@@ -358,7 +358,7 @@ def withdraw(row: ConfigRow, facts: Facts) -> ConfigChange:
 def _find_stale(
     row: ConfigRow | None, now: File | None, total: Sequence[Edit], wanted: ProposedFile
 ) -> tuple[Edit, ...]:
-    """Return the edits of an earlier run that are not among ``total``, the edits of this run."""
+    """List the edits of an earlier run missing from ``total``, the edits of this run."""
     if row is None:
         return ()
     kept = {_identify(edit) for edit in total}
@@ -379,13 +379,13 @@ def _lower(edit: Edit) -> Key:
 
 
 def _identify(edit: Edit) -> tuple[Key, str | None]:
-    """Return the key that an edit sets, with the member of an array if the edit adds a member."""
+    """Return the key set by an edit, with the member of an array if the edit adds a member."""
     member = edit.after if edit.member else None
     return edit.key, member
 
 
 def runtime_of(key: Key) -> str:
-    """Return the name of the runtime that a key belongs to, "" for any other key."""
+    """Return the runtime's name in a key, "" for any other key."""
     if RUNTIMES not in key:
         return ""
     index = key.index(RUNTIMES) + 1
@@ -411,7 +411,7 @@ class _EditedText(Struct, frozen=True):
         return cls(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
 
     def remove(self, edits: Sequence[Edit]) -> Undone:
-        """Return the text without ``edits``, except edits that have to stay; raise for an invalid text."""
+        """Remove ``edits`` from the text, except edits that have to stay; raise for an invalid text."""
         text, overruled = undo(self.text, edits, self.syntax, name=self.name)
         text, orphans = self._remove_orphans(text, edits)
         changed = {edit.key for edit in overruled}
@@ -434,7 +434,7 @@ class _EditedText(Struct, frozen=True):
         return parse(text, self.syntax, name=self.name)
 
     def _find_relied_on(self, text: str, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-        """Return the edits that additions of others rely on; ``text`` is the text without our edits."""
+        """List the edits needed by additions of others; ``text`` is the text without our edits."""
         heads = [edit for edit in edits if edit.before is None and is_head(edit.key)]
         if self.syntax is not Syntax.TOML or not heads:
             return ()
@@ -456,7 +456,7 @@ class _EditedText(Struct, frozen=True):
     def _find_taken_over(
         self, text: str, edits: Sequence[Edit], overruled: Collection[Key]
     ) -> dict[str, str]:
-        """Return the runtimes of ours that were edited to start another program, with that program."""
+        """Map each runtime of ours to the other program that its table was edited to start."""
         tree = self._parse(text)
         original = self._parse(self.original)
         created = _list_created(edits)
@@ -473,7 +473,7 @@ class _EditedText(Struct, frozen=True):
         return taken
 
     def _remove_orphans(self, text: str, edits: Sequence[Edit]) -> tuple[str, dict[Key, Value]]:
-        """Return a text without the settings of others in runtimes that we created, and these settings.
+        """Remove the settings of others from runtimes created by us; return the text and these settings.
 
         Without our keys these runtimes start nothing.
         """
@@ -501,13 +501,13 @@ class _EditedText(Struct, frozen=True):
 
 
 def _list_created(edits: Sequence[Edit]) -> list[Key]:
-    """Return the keys of the runtimes that we created."""
+    """List the keys of the runtimes created by us."""
     tables = dict.fromkeys(edit.key for edit in edits if edit.before is None and edit.after == EMPTY)
     return [key for key in tables if key[-2:-1] == (RUNTIMES,) and key[-1] != BUILT_IN]
 
 
 def _list_starts(runtime: Value) -> Iterator[tuple[Key, Value]]:
-    """Yield the settings of a runtime that make the runtime start a program."""
+    """Yield the settings with which a runtime starts a program."""
     if not isinstance(runtime, Mapping):
         return
     for key, value in leaves(runtime):
@@ -516,7 +516,7 @@ def _list_starts(runtime: Value) -> Iterator[tuple[Key, Value]]:
 
 
 def _list_containers(tree: Tree, above: Key) -> Iterator[Key]:
-    """Yield the keys of the tables in a tree that stands at the key ``above``."""
+    """Yield the keys of the tables in a tree below the key ``above``."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield (*above, name)

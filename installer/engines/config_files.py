@@ -28,7 +28,7 @@ TICK_S: Final = 0.01  # the unit of the start time of a process
 
 
 def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
-    """Return an engine with the root file and the directory of drop-ins that it reads."""
+    """Fill in the root file and the directory of drop-ins read by an engine."""
     if places.config is None or _may_be_unread(host, engine, places.config):
         engine = replace(engine, config=_find_root_file(engine))
     else:
@@ -45,7 +45,7 @@ def _find_root_file(engine: EngineState) -> PurePosixPath:
 
 
 def _may_be_unread(host: Host, engine: EngineState, config: PurePosixPath) -> bool:
-    """Tell whether an engine may ignore a root file that an option names, though it reads our drop-in.
+    """Tell whether an engine may ignore the root file of an option, though the engine reads our drop-in.
 
     NVIDIA's operator names a root file that CRI-O does not read.
     """
@@ -55,10 +55,10 @@ def _may_be_unread(host: Host, engine: EngineState, config: PurePosixPath) -> bo
 
 
 def _with_own_name(host: Host, engine: EngineState, named: PurePosixPath) -> EngineState:
-    """Return an engine with the name that it uses for its root file, if ``named`` leads to the same file.
+    """Replace ``named`` by the engine's own name of its root file, if both names lead to the same file.
 
-    By two names one file would count as two: an undo would remove our keys from one, and find them in the
-    other.
+    Under two names a single file would count twice: an undo would remove our keys under the first name, and
+    find them under the second.
     """
     read = _find_root_file(engine)
     if named == read or not _is_same_file(host, named, read) or is_read_only(host, read):
@@ -67,7 +67,7 @@ def _with_own_name(host: Host, engine: EngineState, named: PurePosixPath) -> Eng
 
 
 def with_configs(host: Host, engine: EngineState) -> EngineState:
-    """Return an engine with the configs that it reads.
+    """Fill in the configs read by an engine.
 
     Raises:
         InstallerError: the root file is not valid.
@@ -107,7 +107,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
 
 
 def _find_drop_in_directory(engine: EngineState) -> PurePosixPath | None:
-    """Return the directory of drop-ins that an engine reads; None for none."""
+    """Return the directory of drop-ins read by an engine; None for none."""
     drop_ins = engine.spec.drop_ins
     if drop_ins.directory is None:
         return None
@@ -122,7 +122,7 @@ def _find_drop_in_directory(engine: EngineState) -> PurePosixPath | None:
 
 
 def _find_changed(host: Host, engine: EngineState, files: set[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Yield the configs that were changed after an engine's start, or after its socket was made."""
+    """Yield the configs changed after an engine's start, or after the creation of its socket."""
     seen = engine.seen_start
     if seen is not None:
         recorded = {PurePosixPath(path) for path in seen.texts}
@@ -150,7 +150,7 @@ def digest_at(host: Host, path: PurePosixPath) -> str:
 
 
 def _find_fresh(host: Host, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Yield the files that were changed less than ``FRESH_S`` ago."""
+    """Yield the files changed less than ``FRESH_S`` ago."""
     now_s = time.time()
     for path in paths:
         if 0 <= now_s - host.changed_s(path) < FRESH_S:
@@ -158,7 +158,7 @@ def _find_fresh(host: Host, paths: Iterable[PurePosixPath]) -> Iterator[PurePosi
 
 
 def _find_dormant(host: Host, engine: EngineState, names: set[PurePosixPath]) -> frozenset[PurePosixPath]:
-    """Return the files that the import of our drop-in would bring into force, though nothing imports them."""
+    """Find the files that nothing imports now, but that the import of our drop-in would bring into force."""
     drop_in = engine.drop_in
     if drop_in is None or not engine.spec.drop_ins.is_imported:
         return frozenset()
@@ -169,7 +169,7 @@ def _find_dormant(host: Host, engine: EngineState, names: set[PurePosixPath]) ->
 
 
 def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
-    """Return an engine with the configs that it reads, with the root file alone if that is not valid."""
+    """Fill in the configs read by an engine: the root file alone if the root file is not valid."""
     try:
         return with_configs(host, engine)
     except InstallerError:
@@ -177,7 +177,7 @@ def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
 
 
 def with_drop_in(host: Host, engine: EngineState) -> EngineState:
-    """Return an engine with a drop-in, if the root file is read-only and imports a directory that is not."""
+    """Give an engine a drop-in, if the root file is read-only and imports a writable directory."""
     drop_ins = engine.spec.drop_ins
     if engine.drop_in is not None or not drop_ins.is_imported:
         return engine
@@ -191,7 +191,7 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
 
 
 def _find_gone(host: Host, engine: EngineState, files: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Yield the missing programs that an engine starts, as it runs and as its configs say."""
+    """Yield the missing programs named by a running engine's answer and by the engine's configs."""
     spec = engine.spec
     starts = [start for start in (engine.next_start, engine.started) if start and start.runs(spec.process)]
     if not spec.looks_up_programs or not (starts or engine.serving):
@@ -219,7 +219,7 @@ def _find_gone(host: Host, engine: EngineState, files: Iterable[PurePosixPath]) 
 
 
 def _is_unreadable(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a name leads to no regular file: an engine does not start with such a config."""
+    """Tell whether a name leads to no regular file: an engine does not start with a config of this kind."""
     if host.link_target(path) is None and host.kind(path) is Kind.FILE:
         return False
     # A device reads as empty (engine-facts.md#containerd-config-kinds, engine-facts.md#crio-drop-ins).
@@ -227,7 +227,7 @@ def _is_unreadable(host: Host, path: PurePosixPath) -> bool:
 
 
 def walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the names that CRI-O reads below a directory, as filepath.Walk: all but those of directories.
+    """Yield the names below a directory, except directories, as CRI-O's filepath.Walk finds them.
 
     A link to a directory is read as a file, also a link at the top.
     """
@@ -239,7 +239,7 @@ def walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
 
 
 def _find_imports(host: Host, spec: Engine, config: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the names that a config imports, and the names that the imported files import in turn."""
+    """Yield the names imported by a config, and the names imported in turn by the imported files."""
     known = {config}
     waiting = [config]
     while waiting:
@@ -258,7 +258,7 @@ def _find_imports(host: Host, spec: Engine, config: PurePosixPath) -> Iterator[P
 
 
 def _match(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the names that match a pattern, as Go's filepath.Glob: also directories may have wildcards."""
+    """Yield the names matching a pattern, as Go's filepath.Glob: also directories may have wildcards."""
     paths = [PurePosixPath("/")]
     for part in pattern.parts[1:]:
         if set(part) & WILDCARDS:
@@ -274,20 +274,20 @@ def _match(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
 
 
 def _match_in(host: Host, directory: PurePosixPath, part: str) -> Iterator[PurePosixPath]:
-    """Yield the paths in a directory whose names match a part of a pattern."""
+    """Yield the paths in a directory with names matching a part of a pattern."""
     for name in sorted(host.names(directory)):
         if fnmatchcase(name, part):
             yield directory / name
 
 
 def usual_configs(host: Host, spec: Engine) -> tuple[PurePosixPath, ...]:
-    """Return the configs of an engine at its usual place, whether the engine runs or not."""
+    """List the configs of an engine at its usual place, whether the engine runs or not."""
     usual = replace(EngineState.usual(spec), drop_in=None)
     return (*with_readable_configs(host, usual).files, *copies_of(host, spec))
 
 
 def copies_of(host: Host, spec: Engine) -> tuple[PurePosixPath, ...]:
-    """Return the existing files that are no configs of an engine, but may replace its root file."""
+    """List the existing files that may replace an engine's root file, but are not read as configs."""
     if spec.copies is None:
         return ()
     by_target = {}
@@ -299,9 +299,9 @@ def copies_of(host: Host, spec: Engine) -> tuple[PurePosixPath, ...]:
 
 
 def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iterator[InstallerError]:
-    """Yield the reason for which an engine does not read the root file that ``--config`` names.
+    """Yield an error if an engine does not read the root file named by ``--config``.
 
-    An engine whose start is not known may read it.
+    An engine with an unknown start may read the file.
     """
     named = places.config
     spec = engine.spec
@@ -327,7 +327,7 @@ def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iter
 
 
 def _is_same_file(host: Host, path: PurePosixPath, other: PurePosixPath) -> bool:
-    """Tell whether two paths lead to one file, also by a mount; also a file that is yet to be made."""
+    """Tell whether two paths lead to the same file, also by a mount or for a file yet to be made."""
     if host.resolve(path) == host.resolve(other):
         return True
     first = host.status(path)
@@ -341,7 +341,7 @@ def _is_same_file(host: Host, path: PurePosixPath, other: PurePosixPath) -> bool
 
 
 def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
-    """Yield the reason for which an engine does not read our hook or our drop-in."""
+    """Yield an error if an engine does not read our hook or our drop-in."""
     spec = engine.spec
     if engine.hook is not None:
         hook_dirs = engine.served.hook_dirs
@@ -368,7 +368,7 @@ def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
 
 
 def _explain_unread_hook(host: Host, engine: EngineState, hook: PurePosixPath) -> InstallerError:
-    """Return the reason for which an engine does not read our hook, with the owner's remedy."""
+    """Explain why an engine does not read our hook, with the owner's remedy."""
     present_dirs = ", ".join(map(str, engine.served.hook_dirs))
     later_dirs: tuple[PurePosixPath, ...] = ()
     with suppress(InstallerError):  # an invalid config is reported where it is read
@@ -388,7 +388,7 @@ def _explain_unread_hook(host: Host, engine: EngineState, hook: PurePosixPath) -
 
 
 def _list_later_hook_dirs(host: Host, engine: EngineState) -> tuple[PurePosixPath, ...]:
-    """Return the directories of hooks by configs that were changed after an engine's start, () by others."""
+    """List the directories of hooks in configs changed after an engine's start; () for unchanged configs."""
     now = with_configs(host, engine)
     paths = [*now.files]
     if now.drop_in_directory:
@@ -399,12 +399,12 @@ def _list_later_hook_dirs(host: Host, engine: EngineState) -> tuple[PurePosixPat
 
 
 def _is_among(host: Host, directory: PurePosixPath, directories: Iterable[PurePosixPath]) -> bool:
-    """Tell whether a directory is one of several, behind links."""
+    """Tell whether a directory is among several directories, behind links."""
     return host.resolve(directory) in {host.resolve(path) for path in directories}
 
 
 def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> bool:
-    """Tell whether a config was changed after an engine's start; of a missing config its directory counts."""
+    """Tell whether a config, or the directory of a missing config, was changed after an engine's start."""
     began_s = engine.began_s
     if began_s is None or not engine.spec.reload_misreports:
         return False
@@ -413,12 +413,12 @@ def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath])
 
 
 def is_replaced(host: Host, engine: EngineState) -> bool:
-    """Tell whether an engine's program was replaced after its start, as far as times tell."""
+    """Tell whether an engine's program was replaced after the engine's start, as far as times tell."""
     return engine.program is not None and _are_younger(host, engine, [engine.program])
 
 
 def is_unit_edited(host: Host, engine: EngineState, unit: UnitStart) -> bool:
-    """Tell whether the files of a unit were changed after an engine's start whose environment is a guess."""
+    """Tell whether a unit's files were changed after an engine's start, if its environment is a guess."""
     if engine.started is None or not engine.started.guessed:
         return False
     return _are_younger(host, engine, map(PurePosixPath, (*unit.files, *unit.environment_files)))
@@ -440,7 +440,7 @@ def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPat
 
 
 def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:
-    """Yield the files that an install may write for an engine."""
+    """Yield the files written by an install for an engine."""
     if engine.spec.built_in_runtime:
         return
     if engine.hook is not None:
@@ -453,7 +453,7 @@ def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:
 
 
 def explain_unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, InstallerError]:
-    """Return the reasons, by path, for which files can be neither written nor removed."""
+    """Explain, by path, why files can be neither written nor removed."""
     errors = {}
     for path in paths:
         error = _find_obstacle(host, path)
@@ -463,7 +463,7 @@ def explain_unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PureP
 
 
 def _find_obstacle(host: Host, path: PurePosixPath) -> InstallerError | None:
-    """Return the reason for which a file can be neither written nor removed; None for none."""
+    """Find an obstacle to both the write and the removal of a file; None for none."""
     real = host.resolve(path)
     if host.kind(real) is Kind.FILE and is_mount_point(host.local_path(real)):
         problem = f"replace {path} (it is mounted as a single file)"
@@ -481,7 +481,7 @@ def _find_obstacle(host: Host, path: PurePosixPath) -> InstallerError | None:
 
 
 def list_missing_directories(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
-    """Return the directories that would have to be made for files."""
+    """List the missing directories above files."""
     missing: set[PurePosixPath] = set()
     for path in paths:
         above = [parent for parent in path.parents if host.kind(parent) is Kind.ABSENT]
@@ -495,7 +495,7 @@ def write_config(host: Host, write: WriteConfig) -> None:
     """Write or remove a config.
 
     Raises:
-        NotBegunError: the config was changed after it was read.
+        NotBegunError: the config was changed since ``write`` was planned.
     """
     now = host.read(write.path)
     digest = _digest_of(now)
@@ -521,7 +521,7 @@ def _digest_of(file: File | None) -> str | None:
 
 
 def find_new_links(host: Host, rows: Iterable[ConfigRow]) -> dict[PurePosixPath, str]:
-    """Return the targets of links in the place of files that we created, except links to nowhere."""
+    """Map the paths of files created by us to the targets of links found there, except links to nowhere."""
     links = {}
     for row in rows:
         created = host.resolve(row.path.parent) / row.path.name

@@ -62,7 +62,7 @@ class _Hook(Struct, frozen=True):
 
 
 class _Annotations(Struct, frozen=True):
-    """The annotations that engines write; all others, of which a pod has up to 256 KiB, are dropped."""
+    """The annotations written by engines; all others, of which a pod has up to 256 KiB, are dropped."""
 
     sandbox: str = msgspec.field(default="", name=f"{ANNOTATED}SandboxID")
     handler: str = msgspec.field(default="", name=f"{ANNOTATED}RuntimeHandler")
@@ -93,9 +93,9 @@ class _Spec(Struct, frozen=True):
 def find_running_containers(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[Container, ...]:
-    """Return the containers on runtimes of this install-dir, or with a hook of it still to run.
+    """List the containers on runtimes of this install-dir, or with a hook from there still to run.
 
-    Engines whose undo is done count as well: after a forced undo their containers still use our links.
+    Engines with a completed undo count as well: after a forced undo their containers still use our links.
 
     Args:
         host: The node.
@@ -142,7 +142,7 @@ def _find_engine(engines: Collection[EngineState], name: str) -> EngineState | N
 
 
 def _list_states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
-    """Return the directories in which shims leave their records, each with its engine."""
+    """Map the directories of shims' records to their engines."""
     states: dict[PurePosixPath, str] = {}
     for spec in reversed(WITH_SHIMS):  # of two engines with the same directory the first wins
         states[spec.state.usual] = spec.name
@@ -155,7 +155,7 @@ def _list_states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
 def find_in_use(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
-    """Return the containers that need our runtimes, and the names of stopped containers that will need them.
+    """List the containers that need our runtimes, and the names of stopped containers that will need them.
 
     Arguments: see ``find_running_containers``.
     """
@@ -185,7 +185,7 @@ def find_in_use(
 
 
 def _list_shim_ids(host: Host, engines: Collection[EngineState], namespace: str) -> set[str]:
-    """Return the ids of the containers of a namespace that have a shim, in all directories of records."""
+    """List the ids of the containers of a namespace with a shim, in all directories of records."""
     directories = {host.resolve(state / TASKS / namespace) for state in _list_states(engines)}
     ids: set[str] = set()
     for directory in directories:
@@ -196,7 +196,7 @@ def _list_shim_ids(host: Host, engines: Collection[EngineState], namespace: str)
 def _list_kept_containers(
     host: Host, row: EngineRow, engines: Collection[EngineState]
 ) -> tuple[KeptContainer, ...]:
-    """Return the containers that an engine keeps; none if the engine is stopped or does not answer."""
+    """List the containers kept by an engine; none if the engine is stopped or does not answer."""
     spec = ENGINES[row.name]
     engine = _find_engine(engines, row.name)
     answers = engine is not None and engine.serving is not None
@@ -208,7 +208,7 @@ def _list_kept_containers(
 
 
 def find_substitute_runtime(host: Host, record: Record) -> PurePosixPath | None:
-    """Return the path of the runtime that ours wrap, as the host finds the runtime; None if not found."""
+    """Find the path of the runtime wrapped by our runtimes, as the host finds it; None if not found."""
     words = toolkit_runtimes(record.toolkit.rendered) if record.toolkit else ()
     for path in _list_candidates((*words, *USUAL)):
         if host.kind(path) is Kind.FILE:
@@ -217,7 +217,7 @@ def find_substitute_runtime(host: Host, record: Record) -> PurePosixPath | None:
 
 
 def find_low_level_runtime(host: Host, layout: Layout, record: Record) -> PurePosixPath | None:
-    """Return the runtime that ours call by the present config.toml; None if not found."""
+    """Find the runtime called by our runtimes under the present config.toml; None if not found."""
     if record.toolkit is None or record.cdi is not None:
         return None
     words = toolkit_runtimes(record.toolkit.rendered)
@@ -242,7 +242,7 @@ def _list_candidates(words: Collection[str]) -> Iterator[PurePosixPath]:
 
 
 def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
-    """Return the file of ours to which a path leads by links, or which a script there names, if any."""
+    """Find the file of ours behind a path: by links, or by a script at the path; None for no file of ours."""
     home = host.resolve(layout.home)
     file = host.resolve(path)
     script = ""
@@ -257,7 +257,7 @@ def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath |
 
 
 def list_places(host: Host, layout: Layout) -> tuple[str, ...]:
-    """Return the directories of the toolkit, also behind an install-dir that is a link."""
+    """List the directories of the toolkit, also behind a link in the place of the install-dir."""
     directories: list[str] = []
     for install_dir in dict.fromkeys((layout.install_dir, host.resolve(layout.install_dir))):
         its_layout = Layout(install_dir)
@@ -266,7 +266,7 @@ def list_places(host: Host, layout: Layout) -> tuple[str, ...]:
 
 
 def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
-    """Return the words of a text, YAML, JSON or a script, that are a path below one of some directories."""
+    """Find the paths below some directories among the words of a text: YAML, JSON or a script."""
     text = text.replace("\\/", "/")
     if not any(place in text for place in places):
         return []
@@ -276,7 +276,7 @@ def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
 
 
 def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
-    """Yield the OCI hooks that an engine runs, of its usual directory if the engine names none."""
+    """Yield the OCI hooks run by an engine; without an answer, the hooks of its usual directory."""
     directories = list(engine.served.hook_dirs)
     if not directories and engine.spec.hook_dir:
         directories.append(engine.spec.hook_dir)
@@ -289,7 +289,7 @@ def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
 
 
 def await_created(host: Host, engine: EngineState, layout: Layout, check: Callable[[], None]) -> None:
-    """Wait until each container in creation has run our hook, which was removed from the engine's hooks."""
+    """Wait until each container in creation has run our hook, already removed from the engine's hooks."""
     if engine.serving is None:
         return
     time.sleep(NOTICED_S)
@@ -316,13 +316,13 @@ def list_shim_containers(
     *,
     leads: Leads = _lead_nowhere,
 ) -> Iterator[Container]:
-    """Yield the containers whose shim starts one of ``binaries``, or that have a hook of the toolkit.
+    """Yield the containers with a shim that starts a program of ``binaries``, or with a hook of the toolkit.
 
     Args:
         host: The node.
         states: The directories of shims' records, each with its engine; some namespaces belong to another.
         binaries: Our runtimes.
-        leads: Returns the file of the toolkit that the path of a hook leads to.
+        leads: Returns the file of the toolkit behind the path of a hook.
     """
     find_binary = _binary_finder(host, binaries)
     directories = {host.resolve(state / TASKS): engine for state, engine in states.items()}
@@ -342,7 +342,7 @@ def list_shim_containers(
 
 
 def _read_program(bundle: Path) -> str:
-    """Return the program that a shim starts, by its records (engine-facts.md#containerd-shim-records)."""
+    """Return the program started by a shim, by its records (engine-facts.md#containerd-shim-records)."""
     options = _decode(_read(bundle / "options.json"), dict)
     program = options.get("binary_name")
     if not program:
@@ -375,7 +375,7 @@ def list_crio_containers(  # noqa: PLR0913 - the records of CRI-O, and our part 
         state: The directory of CRI-O's records.
         handlers: Our runtimes by the names of their handlers.
         binaries: Our runtimes.
-        leads: Returns the file of the toolkit that the path of a hook leads to.
+        leads: Returns the file of the toolkit behind the path of a hook.
     """
     find_binary = _binary_finder(host, binaries)
     bundles = {name: host.local_path(state) / name / "userdata" for name in host.names(state)}
@@ -401,7 +401,7 @@ def list_crio_containers(  # noqa: PLR0913 - the records of CRI-O, and our part 
 
 
 def with_live_containers(host: Host, engine: EngineState) -> EngineState:
-    """Return an engine with the running containers that it finds by their handlers after a restart."""
+    """Fill in the running containers for which an engine looks by their handlers after a restart."""
     if not engine.spec.finds_by_handler or engine.serving is None:
         return engine
     state = engine.state or engine.spec.state.usual
@@ -423,13 +423,13 @@ def with_live_containers(host: Host, engine: EngineState) -> EngineState:
 
 
 def _read_annotations(host: Host, state: PurePosixPath, name: str) -> _Annotations:
-    """Return the annotations that CRI-O gave a container or a sandbox."""
+    """Return the annotations given by CRI-O to a container or a sandbox."""
     spec = _decode(_read(host.local_path(state) / name / "userdata/config.json"), _Spec)
     return spec.annotations or _Annotations()
 
 
 def _list_creating(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
-    """Yield the ids of CRI-O's containers that have a hook of the toolkit, and no first process yet."""
+    """Yield the ids of CRI-O's containers with a hook of the toolkit and without a first process yet."""
 
     def leads(path: str) -> PurePosixPath | None:
         hook = PurePosixPath(path)
@@ -442,7 +442,7 @@ def _list_creating(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> 
 
 
 def find_own_pid(host: Host, state: PurePosixPath) -> int | None:
-    """Return the host's pid of CRI-O's container with our mount namespace; None if there is none."""
+    """Return the host's pid of CRI-O's container with our mount namespace; None for no container."""
     own_namespace = str(Path("/proc/self/ns/mnt").readlink())
     for name in host.names(state):
         pid = _read(host.local_path(state) / name / "userdata/pidfile").decode(errors="replace").strip()
@@ -455,7 +455,7 @@ def find_own_pid(host: Host, state: PurePosixPath) -> int | None:
 
 
 def _binary_finder(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], PurePosixPath | None]:
-    """Return a function that finds the one of our runtimes to which a path leads, by links of others too."""
+    """Return a function that finds the runtime of ours behind a path, also by links of others."""
 
     def resolve(path: str) -> PurePosixPath | None:
         if not path.startswith("/"):
@@ -488,7 +488,7 @@ def _read_conmon(host: Host, bundle: Path, name: str) -> tuple[str, ...]:
 
 
 def _find_program(words: tuple[str, ...]) -> str:
-    """Return the runtime in the command line of a monitor; "" if there is none."""
+    """Return the runtime in the command line of a monitor; "" for no runtime."""
     if "-r" not in words[:-1]:
         return ""
     return words[words.index("-r") + 1]

@@ -33,7 +33,7 @@ _PLUGIN: Schema = {1: ("type", str), 2: ("id", str), 7: ("error", {2: ("message"
 def ask_status(socket_path: Path, *, timeout_s: float) -> Answer:
     """Ask the engine for its config in force.
 
-    CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
+    CRI-O answers rightly only if not reloaded since its start (engine-facts.md#crio-reload).
 
     Raises:
         InstallerError: the engine does not tell; the error's code has the reason.
@@ -59,14 +59,14 @@ def ask_status(socket_path: Path, *, timeout_s: float) -> Answer:
 
 
 def list_ids(socket_path: Path, method: str, request: bytes = b"", *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids that a method of CRI lists, such as ``ListPodSandbox``; raises as ``ask_status``."""
+    """List the ids in the answer of a CRI method like ``ListPodSandbox``; raises as ``ask_status``."""
     with open_calls(socket_path, timeout_s) as engine:
         answer = engine.call(method, request, _LISTED)
     return tuple(listed["id"] for listed in answer["listed"])
 
 
 class Calls:
-    """Calls of the RuntimeService in protobuf's bytes, on one socket, with one deadline for all."""
+    """Calls of the RuntimeService in protobuf's bytes, on a single socket, with a single deadline for all."""
 
     def __init__(self, path: str, socket_path: Path, timeout_s: float) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class Calls:
         self._deadline = time.monotonic() + timeout_s
 
     def left_s(self) -> float:
-        """Return the seconds that are left."""
+        """Return the seconds until the deadline, at least 0.001."""
         return max(self._deadline - time.monotonic(), 0.001)
 
     def call(
@@ -89,7 +89,7 @@ class Calls:
             return unpack(answer, content)
 
     def _without_cri(self) -> InstallerError:
-        """Return why the engine serves no CRI, by the plugins of which containerd's CRI consists."""
+        """Explain why the engine serves no CRI, by the plugins of containerd's CRI."""
         path = self._socket_path
         content = self._ask(_PLUGINS, b"")
         if content is None:
@@ -127,7 +127,7 @@ def _not_answering(socket_path: Path, reason: object) -> InstallerError:
 
 @contextmanager
 def open_calls(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
-    """Yield calls of CRI on a socket, with one deadline for all."""
+    """Yield calls of CRI on a socket, with a single deadline for all."""
     with connectable(socket_path) as path:
         yield Calls(path, socket_path, timeout_s)
 

@@ -41,7 +41,7 @@ OS_RELEASES: Final = (PurePosixPath("/etc/os-release"), PurePosixPath("/usr/lib/
 
 
 class Dependencies(Struct, frozen=True):
-    """The other programs with which an engine starts containers."""
+    """The other programs used by an engine to start containers."""
 
     containerd: str = ""  # the socket of the containerd that Docker uses
     monitor: str = ""  # the program that will hold a container, "" if none is found
@@ -50,13 +50,13 @@ class Dependencies(Struct, frozen=True):
 def find_dependencies(
     host: Host, engine: EngineState, toolkit: PurePosixPath, before: Dependencies
 ) -> Dependencies:
-    """Return the programs with which a running engine starts containers.
+    """Find the programs used by a running engine to start containers.
 
     Args:
         host: The node.
         engine: An engine that answers.
         toolkit: The directory of our runtimes.
-        before: The last result. If no monitor was ever found, the engine may have its own one elsewhere.
+        before: The last result. If no monitor was ever found, the engine may have its own monitor elsewhere.
 
     Raises:
         InstallerError: The engine could not start a container.
@@ -84,7 +84,7 @@ def find_dependencies(
 
 
 def _find_lower_engine(host: Host, engine: EngineState, socket: PurePosixPath) -> EngineState:
-    """Return an engine with the process of the engine below, which starts its containers.
+    """Fill in the process of the engine below, which starts the containers of ``engine``.
 
     Raises:
         InstallerError: The engine below could not start a container.
@@ -103,7 +103,7 @@ def _find_lower_engine(host: Host, engine: EngineState, socket: PurePosixPath) -
 
 
 def explain_silence(host: Host, engine: EngineState) -> str:
-    """Return why an engine may wait for its containerd in silence; "" if that containerd answers."""
+    """Explain why an engine may wait for its containerd in silence; "" if the containerd answers."""
     socket = containerd_of(host, engine)
     if socket is None:
         return ""
@@ -112,9 +112,9 @@ def explain_silence(host: Host, engine: EngineState) -> str:
 
 
 def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosixPath | None:
-    """Return the socket of the containerd that Docker uses; None for other engines, and if unknown.
+    """Find the socket of the containerd used by Docker; None for other engines, and if unknown.
 
-    dockerd decides so: the socket that it is given, else its own containerd, else the containerd of the node.
+    The order is dockerd's: the given socket, else dockerd's own containerd, else the containerd of the node.
     ``known`` is the last result.
     """
     lower_socket = engine.spec.lower_socket
@@ -134,7 +134,7 @@ def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosix
 
 
 def _ask_lower_engine(host: Host, lower: Engine, socket: PurePosixPath) -> Peer | str | None:
-    """Return the process that answers, None if it is not seen, or why it could not start a container."""
+    """Return the answering process, None for an unseen process, or why it could not start a container."""
     greeting = api_of(lower).greeting
     try:
         peer = processes.peer_of(host.local_path(socket), greeting=greeting, timeout_s=ASK_S)
@@ -168,7 +168,7 @@ def _refuse_unwritable(
 def _find_monitor(
     host: Host, engine: EngineState, toolkit: PurePosixPath, before: str
 ) -> PurePosixPath | None:
-    """Return the program that will hold a container: the one of its runtime, else the one in the PATH.
+    """Find the program that will hold a container: the monitor of its runtime, else the monitor in the PATH.
 
     Args:
         host: The node.
@@ -177,7 +177,7 @@ def _find_monitor(
         before: The last result; "" if the monitor was never found in the PATH.
 
     Raises:
-        InstallerError: The monitor of the default runtime, or of one of ours, is missing.
+        InstallerError: The monitor of the default runtime, or of a runtime of ours, is missing.
     """
     monitor: PurePosixPath | None = None
     directories = _list_program_directories(host, engine)
@@ -199,7 +199,7 @@ def _find_monitor(
 
 
 def _list_program_directories(host: Host, engine: EngineState) -> list[PurePosixPath]:
-    """Return the directories in which an engine looks for a program."""
+    """List the directories in which an engine looks for a program."""
     started = read_start(host, engine) if engine.pid else None
     directories = list(started.paths if started else PATH)
     if engine.exe:
@@ -209,7 +209,7 @@ def _list_program_directories(host: Host, engine: EngineState) -> list[PurePosix
 
 
 def _read_monitor(spec: Engine, runtime: Runtime) -> str:
-    """Return the path of the monitor in the settings of a runtime; "" if they name none by its path."""
+    """Return the path of the monitor in the settings of a runtime; "" for settings without the path."""
     settings = {name.lower().replace("_", ""): value for name, value in runtime.table.items()}
     for key in spec.monitor_keys:
         path = settings.get(key)
@@ -219,18 +219,18 @@ def _read_monitor(spec: Engine, runtime: Runtime) -> str:
 
 
 def _list_our_runtimes(engine: EngineState, toolkit: PurePosixPath) -> tuple[Runtime, ...]:
-    """Return the runtimes of the toolkit that an engine serves."""
+    """List the runtimes of the toolkit served by an engine."""
     handlers = engine.served.handlers.values()
     return tuple(runtime for runtime in handlers if runtime.binary.startswith(f"{toolkit}/"))
 
 
 def _unable(engine: EngineState, flaw: str, remedy: str, code: Code) -> InstallerError:
-    """Return the error of an engine that cannot start a container."""
+    """Make the error of an engine unable to start a container."""
     return InstallerError(f"start containers with {engine.title} ({flaw})", remedy=remedy, code=code)
 
 
 def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> None:
-    """Refuse programs that an engine does not see: the engine would complain only at a container's start.
+    """Refuse programs invisible to an engine: the engine would complain only at a container's start.
 
     Raises:
         InstallerError: The engine has other mounts than the host.
@@ -250,7 +250,7 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
 
 
 def specs_for(name: str) -> tuple[Engine, ...]:
-    """Return an engine, and the engine that runs its containers if there is one."""
+    """Return an engine, followed by the engine that runs its containers, if any."""
     spec = ENGINES[name]
     if not spec.lower_engine:
         return (spec,)
@@ -258,7 +258,7 @@ def specs_for(name: str) -> tuple[Engine, ...]:
 
 
 def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosixPath | None:
-    """Return the directory of the containers' files of an engine that was started with ``words``."""
+    """Return the directory of the containers' files of an engine started with ``words``."""
     data = engine.spec.data
     if data is None:
         return None
@@ -266,7 +266,7 @@ def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosi
 
 
 def list_crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
-    """Yield the directories for the state of some engines' containers that have no room for one more."""
+    """Yield the directories for the state of some engines' containers without room for another container."""
     places: dict[PurePosixPath, None] = {}
     for name in names:
         for spec in specs_for(name):
@@ -277,7 +277,7 @@ def list_crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
 
 
 def mount_options(host: Host, path: PurePosixPath, pid: int | None = None) -> tuple[str, ...]:
-    """Return the mount options of the file system of ``path`` for a process, which may differ from ours."""
+    """Return the mount options of the file system of ``path`` for a process; they may differ from ours."""
     with suppress(InstallerError):
         if pid is not None:
             return Host.under(PurePosixPath(f"/proc/{pid}/root")).mounted(path)
@@ -304,14 +304,14 @@ def without_cri(host: Host, beside: Collection[str]) -> str:
 
 
 def served_by_image(host: Host) -> Iterator[InstallerError]:
-    """Yield why nothing is installed on a system that brings the toolkit in its own way."""
+    """Yield a refusal of the install on a system with a toolkit of its own."""
     image = IMAGES.get(read_os_release(host).get("ID", ""))
     if image is not None:
         yield InstallerError(f"install on this node ({image[0]})", remedy=image[1], code="not-supported")
 
 
 def read_os_release(host: Host) -> dict[str, str]:
-    """Return the fields of the host's os-release(5), by the first of its two paths that can be read."""
+    """Parse the host's os-release(5), from the first readable path of two."""
     texts = (text(host, path) for path in OS_RELEASES)
     content = next(filter(None, texts), "")
     fields: dict[str, str] = {}
@@ -324,7 +324,8 @@ def read_os_release(host: Host) -> dict[str, str]:
 def driver_root(host: Host, options: Options) -> tuple[str, tuple[str, ...]]:
     """Return where the host finds the driver, and a note if the driver is on the host itself.
 
-    A driver in a container goes first, as for the GPU Operator. Without any driver that container may come.
+    A driver in a container goes first, as for the GPU Operator. On a node without any driver the container
+    may come later.
     """
     usual = str(DEFAULT_DRIVER_ROOT)
     root = options.driver_root

@@ -135,7 +135,7 @@ class Trials:
         return ran is None or ran.last_line == refusal.last_line
 
     def _find_moved_places(self, engine: EngineState, effect: EffectiveConfig) -> dict[str, str]:
-        """Return the places that the next start moves; two names of a place behind links are no move."""
+        """Find the places moved by the next start; two names of a place behind links are no move."""
         served = engine.served.places
 
         def is_moved(name: str, path: str) -> bool:
@@ -160,14 +160,14 @@ class Trials:
         return replace(effect, broken=error.reason, remedy=error.remedy)
 
     def _resolve(self, path: str) -> PurePosixPath:
-        """Return a path behind links; the path itself if it cannot be resolved."""
+        """Return a path behind links; the path itself if resolving fails."""
         whole = PurePosixPath("/", path)
         with suppress(InstallerError):
             return self._host.resolve(whole)
         return whole
 
     def _program(self, engine: EngineState) -> PurePosixPath | None:
-        """Return the program of an engine if its name is usual: other programs have other words."""
+        """Return the program of an engine, if the name is usual: other programs have other words."""
         spec = engine.spec
         host = self._host
         if engine.exe is not None:
@@ -183,7 +183,7 @@ class Trials:
         return None
 
     def _run(self, program: PurePosixPath, command: DryRunCommand, start: Started | None) -> Ran | None:
-        """Put the texts into memory files, and run the program as its engine is started."""
+        """Put the texts into memory files, and run the program with the words of its engine's start."""
         with ExitStack() as stack:
             places = {path: stack.enter_context(memory_file()) for path in command.memory_files}
 
@@ -239,7 +239,7 @@ def _is_refusal(ran: Ran) -> bool:
 def _find_load_errors(
     host: Host, engine: EngineState, configs: Configs, start: Started | None, printed: str = ""
 ) -> Iterator[LoadError]:
-    """Yield the errors by which an engine would not load configs that its program prints as ``printed``."""
+    """Yield the engine's load errors for configs; ``printed`` is the output of its program for them."""
     # Unknown if another program starts the engine: the other program may change words and variables.
     words: tuple[str, ...] = ()
     environment: dict[str, str] = {}
@@ -256,11 +256,11 @@ def refuse_changed(
 ) -> None:
     """Refuse the reload of an engine that would not start with texts written since its dry run.
 
-    A signalled engine is refused for any such text: its effect is not known.
+    A signalled engine is refused for any text written since: the effect is not known.
 
     Args:
         host: the node.
-        engine: the engine as it was at the dry run.
+        engine: the engine, as at the dry run.
         seen: the digests of the texts of the dry run.
         done: the steps since the dry run.
 
@@ -287,7 +287,7 @@ def refuse_changed(
 
 
 def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, str]) -> str:
-    """Return the reason why an engine would not start; "" if it would or nothing has changed."""
+    """Explain why an engine would not start; "" for an engine able to start, or without new texts."""
     now = with_readable_configs(host, engine)
     now = replace(now, files=tuple(dict.fromkeys((*now.files, *engine.files))))
     contents = contents_of(host, now.files)
@@ -331,12 +331,12 @@ def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
 
 
 def _is_never_in_force(_: Edit) -> bool:
-    """Tell that no edit is in force."""
+    """Answer that no edit is in force."""
     return False
 
 
 def _is_always_in_force(_: Edit) -> bool:
-    """Tell that any edit is in force."""
+    """Answer that any edit is in force."""
     return True
 
 
@@ -431,7 +431,7 @@ def _starts_otherwise(started: Started | None, later: Started | None) -> bool:
 
 
 def _find_unread_hook(host: Host, engine: EngineState) -> InstallerError | None:
-    """Return the reason why a running engine does not read our hook before its next start; None for none."""
+    """Explain why a running engine does not read our hook before its next start; None for no reason."""
     paths = [*engine.files]
     if engine.drop_in_directory:
         paths.append(engine.drop_in_directory)
@@ -442,7 +442,7 @@ def _find_unread_hook(host: Host, engine: EngineState) -> InstallerError | None:
 
 
 def _find_overruling(row: EngineRow, engine: EngineState) -> InstallerError | None:
-    """Return the conflict of an engine's unit, or of its start, with the wanted default; None for none."""
+    """Find the conflict of an engine's unit, or of its start, with the wanted default; None for none."""
     options = Options(set_as_default=bool(row.default), runtime_name=row.default or RUNTIME_NAME)
     for start, whose in ((engine.next_start, "its unit starts it"), (engine.started, "it was started")):
         error = next(explain_overruling(engine.spec, list_said(start), options, whose), None)
@@ -469,7 +469,7 @@ def _in_force(engine: EngineState, effect: EffectiveConfig, edit: Edit) -> bool:
 def _inherited(
     row: EngineRow, engine: EngineState, facts: Facts, ask: Ask
 ) -> tuple[Mapping[str, Tree], InstallerError | None]:
-    """Return the settings that an engine must show of our runtimes after an install, or the error."""
+    """Predict the settings of our runtimes in an engine's answer after an install, or return the error."""
     texts = files_without_us(engine, facts)
     before = ask(engine, texts)
     entries = tuple(
@@ -487,7 +487,7 @@ def _inherited(
 
 
 def _lacking(row: EngineRow, effect: EffectiveConfig, inherited: Mapping[str, Tree]) -> Iterator[str]:
-    """Yield the settings of an install that an engine does not have in force."""
+    """Yield the settings of an install missing from an engine's settings in force."""
     for name, binary in row.runtimes.items():
         handler = effect.handlers.get(name)
         if handler is None:

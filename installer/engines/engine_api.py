@@ -29,7 +29,7 @@ class NotServedError(InstallerError):
 
 
 class KeptContainer(Struct, frozen=True):
-    """A container that its engine keeps after its end, with the runtime of its creation, also a default."""
+    """A container kept by its engine after its end, with the runtime of its creation, also a default."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class EngineApi(ABC):
         return ()
 
     def list_creating(self, socket: Path, *, timeout_s: float) -> tuple[str, ...]:  # noqa: ARG002 - by default none
-        """Return the ids of the containers that a restart of the engine would strand in state CREATED."""
+        """List the ids of the containers that a restart of the engine would strand in state CREATED."""
         return ()
 
     def list_kept_containers(
@@ -69,17 +69,17 @@ class EngineApi(ABC):
         *,
         timeout_s: float,  # noqa: ARG002
     ) -> tuple[KeptContainer, ...]:
-        """Return the containers that the engine may start again, the running ones included."""
+        """List the containers that the engine may start again, the running containers included."""
         return ()
 
     def list_running_names(self, socket: Path, *, timeout_s: float) -> tuple[str, ...]:  # noqa: ARG002 - by default none
-        """Return the names of the running containers, of an engine whose stop may end them."""
+        """List the names of the running containers, for an engine whose stop may end them."""
         return ()
 
     def count_reloads(self, socket: Path, since_s: float, *, timeout_s: float) -> int:  # noqa: ARG002 - by default none
-        """Return the number of reloads that an engine has completed since a moment of the wall clock.
+        """Count the reloads completed by an engine since a moment of the wall clock.
 
-        An engine that reads its config on a signal has to tell: only that proves the reload.
+        An engine that reads its config on a signal has to report the reload: nothing else proves the reload.
         """
         return 0
 
@@ -90,13 +90,13 @@ class EngineApi(ABC):
         words: Sequence[str],  # noqa: ARG002
         config: PurePosixPath,  # noqa: ARG002
     ) -> str:
-        """Return why a running engine would not start again with its present config; "" if it would.
+        """Explain why a running engine would not start again with its present config; "" for no reason.
 
-        For an engine whose stop may end containers: such an engine stops along with another engine's unit.
+        For an engine whose stop may end containers: the engine stops along with another engine's unit.
 
         Args:
             host: The node.
-            engine: The engine as far as it is known.
+            engine: The engine, as far as known.
             words: The command line of the engine; () if unknown.
             config: The root file.
         """
@@ -117,4 +117,4 @@ class EngineApi(ABC):
 
     @abstractmethod
     def remove_container(self, socket: Path, name: str, *, timeout_s: float) -> list[str]:
-        """Remove all leftovers of a container of ``run_container``; return what was removed, in words."""
+        """Remove all leftovers of a container of ``run_container``; describe each removed thing."""

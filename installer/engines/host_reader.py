@@ -19,7 +19,7 @@ class Reader(NamedTuple):
         return self.host.kind(path, last=last)
 
     def read(self, path: PurePosixPath) -> File | None:
-        """Return a file; None if nothing is there."""
+        """Read a file; None for a missing file."""
         return self.host.read(path)
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:

@@ -53,10 +53,10 @@ def _propose(
     extras: Extras,
     before: EffectiveConfig | None,
 ) -> Iterator[Proposal]:
-    """Yield the proposals that have our runtimes in the drop-in alone: the root file is k0s's own.
+    """Yield the proposals with our runtimes in the drop-in alone: the root file belongs to k0s.
 
     Raises:
-        InstallerError: the root file is not there, or is of another owner and does not take the drop-in.
+        InstallerError: the root file is missing, or has another owner and does not take the drop-in.
     """
     trees = configs.trees
     if state.config not in trees:
@@ -89,7 +89,7 @@ def _writes_only(proposal: Proposal, path: PurePosixPath | None) -> bool:
 
 
 def _describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-    """Return the dry run by containerd, with the config that k0s would generate from its drop-ins."""
+    """Describe the dry run by containerd, with the config that k0s would generate from its drop-ins."""
     config = state.config
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     if _merges(config, trees):
@@ -124,7 +124,7 @@ def _merge_drop_ins(
 
 
 class K0s(Containerd):
-    """k0s: it watches drop-ins, generates the config of its containerd from them, and restarts containerd."""
+    """k0s watches drop-ins, generates the config of its containerd from them, and restarts containerd."""
 
     __slots__ = ()
 
@@ -155,28 +155,28 @@ class K0s(Containerd):
         extras: Extras,
         before: EffectiveConfig | None = None,
     ) -> Iterable[Proposal]:
-        """Return the candidates that have our runtimes in the drop-in alone: k0s writes the root file.
+        """Propose our runtimes in the drop-in alone: k0s writes the root file.
 
         Raises:
-            InstallerError: the root file is not there, or is another's and does not take the drop-in.
+            InstallerError: the root file is missing, or has another owner and does not take the drop-in.
         """
         return _propose(state, configs, entries, extras, before)
 
     def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
-        """Return the config in force, with the settings that k0s merges from its drop-ins."""
+        """Predict the config in force, with the settings merged by k0s from its drop-ins."""
         merged = _merge_drop_ins(state.config, configs.trees)
         return effective.predict(state, replace(configs, trees=merged))
 
     def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-        """Return the dry run by containerd, with the config that k0s would generate from its drop-ins."""
+        """Describe the dry run by containerd, with the config that k0s would generate from its drop-ins."""
         return _describe_dry_run(state, texts)
 
     def describe_reload(self) -> str:
-        """Return the wait for k0s, which restarts its containerd after a write."""
+        """Describe the wait for k0s to restart its containerd after a write."""
         return f"wait until {self.title} has restarted containerd by itself"
 
     def relocate_edits(self, edits: tuple[Edit, ...], _tree: Tree) -> tuple[Edit, ...]:
-        """Return the edits as they are: nobody migrates a drop-in of k0s."""
+        """Return the edits unchanged: nobody migrates a drop-in of k0s."""
         return edits
 
     def explain_refused_drop_in(self, drop_in: Tree) -> str:

@@ -38,7 +38,7 @@ PROGRAM: Final = Layout(DEFAULT_INSTALL_DIR).toolkit / "nvidia-container-runtime
 
 
 class K3s(Containerd):
-    """k3s: it serves our runtime after its next start, and none of its configs is edited."""
+    """k3s serves our runtime after the next start; no config of k3s is edited."""
 
     __slots__ = ()
 
@@ -74,15 +74,15 @@ class K3s(Containerd):
         _extras: Extras,
         _before: EffectiveConfig | None = None,
     ) -> Iterable[Proposal]:
-        """Return one candidate that writes nothing."""
+        """Return a single candidate without files: nothing is written."""
         return [Proposal((), ("runc", "crun"))]
 
     def predict(self, _state: EngineState, _configs: Configs) -> EffectiveConfig:
-        """Return an empty config: k3s generates the config of its containerd at its start."""
+        """Return an empty config: k3s generates the config of containerd at each start."""
         return EffectiveConfig({}, "")
 
     def find_template_flaw(self, path: PurePosixPath, text: str) -> TemplateFlaw | None:
-        """Return the flaw of a template that does not define our runtime."""
+        """Find the flaw of a template without our runtime."""
         if may_define_ours(text):
             return None
         name = self.built_in_runtime
@@ -96,7 +96,7 @@ class K3s(Containerd):
 
 
 class Rke2(K3s):
-    """RKE2: as k3s, whose socket it shares, with its own paths and units."""
+    """RKE2 works like k3s and listens on the same socket, with its own paths and units."""
 
     __slots__ = ()
 
@@ -112,7 +112,7 @@ class Rke2(K3s):
 
 
 def may_define_ours(template: str) -> bool:
-    """Tell whether a template defines our runtime, or may define it by its imports or its base."""
+    """Tell whether a template defines our runtime, or may define the runtime by imports or a base."""
     text = _drop_comments(template)
     if BASE.search(text) or FOUND_RUNTIMES in text or IMPORTS.search(text):
         return True
@@ -121,7 +121,7 @@ def may_define_ours(template: str) -> bool:
 
 
 def _drop_comments(template: str) -> str:
-    """Return a template without its comments, which may hold lines that are not in force."""
+    """Drop the comments of a template: lines in comments are not in force."""
     kept: list[str] = []
     for part in template.replace("{{- /*", BEGINS).replace("*/ -}}", ENDS).split(BEGINS):
         _, ends, rest = part.partition(ENDS)

@@ -57,11 +57,11 @@ def explain_refusals(
     """Yield the reasons why we may not restart an engine.
 
     Args:
-        engine: the engine as it runs.
-        after: the config in force after the restart; None if it is not known.
+        engine: the engine, as it runs.
+        after: the config in force after the restart; None if unknown.
         facts: the facts about the node.
-        ours: the names of our runtimes, which the restart changes.
-        accepts_pending: a changed value that is pending by others is no reason (``explain_accepted``).
+        ours: the names of our runtimes, changed by the restart.
+        accepts_pending: accept the changed values of others (``explain_accepted``).
     """
     if engine.spec.needs_root_file and facts.contents.get(engine.config) is None:
         yield InstallerError(
@@ -78,7 +78,7 @@ def explain_refusals(
 
 
 def explain_moved_places(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:
-    """Yield the directories and sockets that edits since an engine's start would move at a restart."""
+    """Yield an error for each directory or socket moved at a restart by edits since the engine's start."""
     places = engine.served.places
     for name in sorted(engine.places_by_files & places.keys() & after.places.keys()):
         present = places[name]
@@ -102,11 +102,11 @@ def explain_losses(
     Settings beside the runtimes, and additions, do no harm to the present runtimes.
 
     Args:
-        engine: the engine as it runs.
+        engine: the engine, as it runs.
         after: the config in force after the restart.
-        ours: the names of our runtimes, which the restart changes.
-        accepts_pending: yield nothing of a changed value; another place or program, or one that is gone, is
-            none.
+        ours: the names of our runtimes, changed by the restart.
+        accepts_pending: yield nothing about changed values. A moved storage, a missing program and another
+            major version are yielded all the same.
     """
     serving = engine.serving
     if serving is None or after.broken:
@@ -135,7 +135,7 @@ def explain_losses(
 
 
 def read_in_force(engine: EngineState, serving: EffectiveConfig) -> EffectiveConfig:
-    """Return the answer of an engine, with settings that only the record of its start tells."""
+    """Complete the answer of an engine with settings known only from the record of its start."""
     seen = engine.seen_start
     if seen is None:
         return serving
@@ -144,7 +144,7 @@ def read_in_force(engine: EngineState, serving: EffectiveConfig) -> EffectiveCon
 
 
 def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]) -> Iterator[str]:
-    """Yield the runtimes of others that the next start removes or changes, and a change of the default."""
+    """Yield the runtimes of others removed or changed by the next start, and a change of the default."""
     for name in sorted(now.handlers.keys() - {*ours, NAMELESS}):
         defined = after.handlers.get(name)
         if defined is None:
@@ -166,7 +166,7 @@ def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[
 
 
 def _find_moved_storage(now: EffectiveConfig, after: EffectiveConfig) -> Iterator[str]:
-    """Yield that the next start keeps images elsewhere, and does not find the present containers."""
+    """Yield a loss if the next start keeps images elsewhere: the present containers would not be found."""
     if now.storage_driver and after.storage_driver and now.storage_driver != after.storage_driver:
         drivers = f"{after.storage_driver} in the place of {now.storage_driver}"
         yield f"its next start keeps images and containers with {drivers}"
@@ -175,7 +175,7 @@ def _find_moved_storage(now: EffectiveConfig, after: EffectiveConfig) -> Iterato
 def explain_accepted(
     engine: EngineState, after: EffectiveConfig | None, ours: Collection[str]
 ) -> Iterator[str]:
-    """Yield the changed values of others that a restart brings into force because they are accepted."""
+    """Yield the changed values of others that a restart with --accept-pending brings into force."""
     if engine.serving is None or after is None or after.broken or not after.told:
         return
     for loss in _find_losses(read_in_force(engine, engine.serving), after, ours):
@@ -185,10 +185,10 @@ def explain_accepted(
 def explain_lost_containers(
     engine: EngineState, after: EffectiveConfig, facts: Facts
 ) -> Iterator[InstallerError]:
-    """Yield the containers that a restart would lose: their handler would lead to another runtime.
+    """Yield the first container that a restart would lose: its handler would lead to another runtime.
 
-    An engine such as CRI-O finds a container of the default handler by the default of the moment. Our default
-    hides that of its owner, who may have changed it, and restarted the engine, without an effect.
+    An engine like CRI-O finds a container of the default handler by the default of the moment. Our default
+    hides the owner's default: the owner may have changed it, and restarted the engine, without an effect.
     """
     find_root = engine.spec.find_runtime_root
     serving = engine.serving
@@ -233,7 +233,7 @@ def explain_lost_containers(
 
 
 def _refuse_undefined(engine: EngineState, live: LiveContainer, name: str) -> InstallerError:
-    """Return the refusal of a restart after which the runtime of a running container is not defined."""
+    """Refuse a restart that would leave the runtime of a running container undefined."""
     return InstallerError(
         f"restart {engine.title} (the container {live.name} runs on {name}, which the next start of "
         f"{engine.title} does not define)",
@@ -243,7 +243,7 @@ def _refuse_undefined(engine: EngineState, live: LiveContainer, name: str) -> In
 
 
 def _find_kind(program: str, facts: Facts) -> str:
-    """Return which runtime a program is, or wraps, if it is ours; "" if that is unknown."""
+    """Return the OCI runtime behind a program, wrapped by ours or not; "" if unknown."""
     if is_ours(program):
         words = toolkit_runtimes(facts.record.toolkit.rendered) if facts.record.toolkit is not None else ()
         program = words[0] if words else ""
@@ -252,9 +252,9 @@ def _find_kind(program: str, facts: Facts) -> str:
 
 
 def explain_other_major(engine: EngineState, found: EffectiveConfig) -> InstallerError | None:
-    """Return the refusal to restart an engine whose program on disk is of another major version.
+    """Refuse to restart an engine with a program of another major version on disk.
 
-    ``found`` is any config as this program prints it.
+    ``found`` is any config as printed by this program.
     """
     if engine.serving is None or not engine.version or not found.schema:
         return None
@@ -274,9 +274,9 @@ def explain_other_major(engine: EngineState, found: EffectiveConfig) -> Installe
 def explain_changes(
     engine: EngineState, after: EffectiveConfig | None, facts: Facts, ours: Collection[str]
 ) -> Iterator[str]:
-    """Yield the edits of others since an engine's start that its restart or reload brings into force.
+    """Yield the edits of others since an engine's start, brought into force by its restart or reload.
 
-    For edits that take something away see ``explain_losses``. Values are left out: they may be secrets.
+    For losses see ``explain_losses``. Values are left out: a value may be a secret.
     """
     row = facts.record.engine(engine.name)
     texts = read_present(engine, facts)
@@ -317,7 +317,7 @@ def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> 
 
 
 def _find_new_settings(engine: EngineState) -> Iterator[str]:
-    """Yield the names of the flags and variables that are new at the next start of an engine."""
+    """Yield the names of the flags and variables new at the next start of an engine."""
     now = engine.started
     later = engine.next_start
     if now is None or later is None:
@@ -334,7 +334,7 @@ def _find_new_settings(engine: EngineState) -> Iterator[str]:
 
 
 def explain_edited_inputs(engine: EngineState) -> Iterator[str]:
-    """Yield the files edited by others since an engine's start: its restart brings these edits into force."""
+    """Yield the files edited by others since an engine's start: a restart brings these edits into force."""
     if engine.edited_inputs:
         paths = ", ".join(map(str, engine.edited_inputs))
         yield f"the restart of {engine.title} brings into force what was changed after its start in {paths}"
@@ -343,13 +343,13 @@ def explain_edited_inputs(engine: EngineState) -> Iterator[str]:
 def list_fresh_edits(
     engine: EngineState, record: Record, digests: Mapping[PurePosixPath, str]
 ) -> Iterator[PurePosixPath]:
-    """Yield the configs that others have changed after an engine's start, and seconds ago.
+    """Yield the configs changed by others after an engine's start, and seconds ago.
 
-    Whoever did that may be about to restart the engine. An engine that is not restarted has none.
+    The editor may be about to restart the engine. An engine without restarts has no fresh edits.
 
     Args:
         engine: the engine.
-        record: the content of the ledger, with the texts that are ours.
+        record: the content of the ledger, with our texts.
         digests: the digest of each config.
     """
     if not engine.spec.is_restarted:
@@ -361,7 +361,7 @@ def list_fresh_edits(
 
 
 def explain_fresh_edits(engine: EngineState, facts: Facts) -> Iterator[str]:
-    """Yield that an install waits for the restart by those who have just edited an engine's configs."""
+    """Yield a note: an install waits for a restart by the editors of an engine's configs."""
     paths = ", ".join(map(str, list_fresh_edits(engine, facts.record, facts.digests)))
     if paths:
         yield (
@@ -371,7 +371,7 @@ def explain_fresh_edits(engine: EngineState, facts: Facts) -> Iterator[str]:
 
 
 def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
-    """Yield the settings in force, not ours, that the config does not have: dockerd keeps removed keys."""
+    """Yield the settings in force, not ours, missing from the config: dockerd keeps removed keys."""
     if not engine.spec.reads_config_on_signal or engine.serving is None:
         return
     ours = {entry.name for entry in entries}
@@ -395,7 +395,7 @@ def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[Run
 
 
 def _predict_start(engine: EngineState, file: File | None) -> EffectiveConfig | None:
-    """Return the settings in force after a start with a root file; None for a text that is not valid."""
+    """Predict the settings in force after a start with a root file; None for an invalid text."""
     with suppress(InstallerError):  # reported where the file is read
         return texts_alone(engine, {engine.config: file})
     return None
@@ -404,7 +404,7 @@ def _predict_start(engine: EngineState, file: File | None) -> EffectiveConfig | 
 def explain_stale_runtimes(
     engine: EngineState, wanted: EffectiveConfig | None, ours: Collection[str]
 ) -> Iterator[str]:
-    """Yield the runtimes of others that an engine serves and its files, with ``wanted``, define otherwise."""
+    """Yield the runtimes of others served by an engine but defined otherwise by its files, ``wanted``."""
     by_signal = engine.spec.reads_config_on_signal
     # An engine serves more than its texts define: without the answer of its program nothing is compared.
     if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):

@@ -56,7 +56,7 @@ ANSWER_S: Final = 1.0  # for each of several sockets: a socket of another protoc
 
 
 class RunningEngines(Struct, frozen=True):
-    """The engines that are asked for and run here."""
+    """The running engines among the engines of the options."""
 
     engines: tuple[EngineState, ...]
     notes: tuple[str, ...]  # about other engines
@@ -71,13 +71,13 @@ def list_asked(options: Options) -> tuple[Engine, ...]:
 
 
 def find_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
-    """Return the engines of the options that run here.
+    """Find the running engines among the engines of the options.
 
     Args:
         host: The node.
         options: The options.
         record: The ledger.
-        crash_s: How long to wait for a crashed engine that systemd is about to start again.
+        crash_s: How long to wait for systemd to start a crashed engine again.
 
     Raises:
         InstallerError: No engine of the options runs here, or another program answers as an engine.
@@ -130,7 +130,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
 
 
 def _is_unused(engine: EngineState, others: Iterable[EngineState], record: Record) -> bool:
-    """Tell whether ``auto`` leaves an engine alone: it is stopped, has no CRI, or only keeps another silent.
+    """Tell whether ``auto`` leaves an engine alone: stopped, without CRI, or the reason of another's silence.
 
     A silent containerd below a silent Docker is the cause of both silences, and no engine of its own here.
     """
@@ -142,7 +142,7 @@ def _is_unused(engine: EngineState, others: Iterable[EngineState], record: Recor
 
 
 def _explain_unused(host: Host, engine: EngineState, others: Iterable[EngineState]) -> Iterator[str]:
-    """Yield a note about an engine that is left alone, if the reason is not plain."""
+    """Explain in a note why an engine is left alone, unless the reason is plain."""
     reason = engine.other_engine_reason
     if engine.disabled:
         reason = without_cri(host, [other.name for other in others])
@@ -151,7 +151,7 @@ def _explain_unused(host: Host, engine: EngineState, others: Iterable[EngineStat
 
 
 def _explain_overruling(engine: EngineState, options: Options) -> list[InstallerError]:
-    """Return the flags that conflict with our config, of this start, or else of the next start."""
+    """List the flags in conflict with our config, of this start, or else of the next start."""
     spec = engine.spec
     started = list(explain_overruling(spec, list_said(engine.started), options, "it was started"))
     if started:
@@ -192,7 +192,7 @@ def observe_row(
 
 
 def engine_of_row(row: EngineRow) -> EngineState:
-    """Return an engine of the ledger as its last install has seen the engine, without an observation."""
+    """Build an engine from its row, as the last install has seen the engine, without an observation."""
     usual = EngineState.usual(ENGINES[row.name])
     return replace(
         usual,
@@ -205,7 +205,7 @@ def engine_of_row(row: EngineRow) -> EngineState:
 
 
 def _ask_crashed(host: Host, sought: EngineState, options: Options, crash_s: float) -> EngineState:
-    """Ask an engine; wait for a crashed engine that systemd is about to start again."""
+    """Ask an engine; wait for systemd to start a crashed engine again."""
     engine = ask_for(host, sought, options)
     # A crash leaves the socket behind, a stop removes the socket.
     if not (crash_s and engine.stopped and host.exists(sought.socket)):
@@ -216,7 +216,7 @@ def _ask_crashed(host: Host, sought: EngineState, options: Options, crash_s: flo
 
 
 def with_process(host: Host, engine: EngineState, places: Places) -> tuple[EngineState, systemd.Unit]:
-    """Return an engine that was asked, with the facts of its process and of its unit, and that unit."""
+    """Fill in the facts of an answering engine's process and unit; return the unit, too."""
     if engine.pid is None and not engine.stopped and engine.unit in engine.spec.units:
         # Of several units, the running one.
         running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
@@ -236,7 +236,7 @@ def with_process(host: Host, engine: EngineState, places: Places) -> tuple[Engin
 
 
 def _explain_silence(host: Host, engine: EngineState) -> EngineState:
-    """Return a silent engine with the reason: its containerd, or the addresses on which it listens."""
+    """Complete the reason of an engine's silence: its containerd, or the addresses in its flags."""
     address_flags = engine.spec.cmdline.addresses
     addresses = ", ".join(values_of(engine.words, address_flags))
     reason = explain_silence(host, engine)
@@ -250,7 +250,7 @@ def _explain_silence(host: Host, engine: EngineState) -> EngineState:
 
 
 def look_for(spec: Engine, options: Options) -> EngineState:
-    """Return an engine at the places that the options name, or else at its usual places."""
+    """Make an engine with the places of the options, or else with its usual places."""
     places = options.places.get(spec.name, Places())
     usual = EngineState.usual(spec)
     return replace(
@@ -263,7 +263,7 @@ def look_for(spec: Engine, options: Options) -> EngineState:
 
 
 def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float = inf) -> EngineState:
-    """Ask an engine; ask an engine that restarts itself, and is silent meanwhile, again for ``awaits_s``."""
+    """Ask an engine; ask a self-restarting engine, silent during its restart, again for ``awaits_s``."""
     spec = sought.spec
     if is_socket_activated(host, spec, sought.socket, sought.unit):
         return replace(
@@ -282,7 +282,7 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
 
 
 def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) -> EngineState:
-    """Return an engine of the ledger, which was asked, with its answer on its present socket."""
+    """Look for the answer of an engine of the ledger on its present socket."""
     spec = engine.spec
     is_another = engine.pid is not None and engine.unit not in {"", row.unit}
     if not row.unit or not (engine.stopped or is_another):
@@ -322,7 +322,7 @@ def _list_sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
 
 
 def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> EngineState:
-    """Return an engine with the facts of its start and next start, and a reason not to restart it."""
+    """Fill in the facts of an engine's start and next start, and a reason not to restart the engine."""
     if unit is None:
         unit = systemd.look_at_unit(host, engine.unit)
     later = next_start(host, engine, unit.start)  # by an edited unit, perhaps after our end
@@ -350,7 +350,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
 
 
 def with_flags(engine: EngineState) -> EngineState:
-    """Return an engine with the runtimes in the flags of its start, and of its next start."""
+    """Fill in the runtimes in the flags of an engine's start, and of its next start."""
     later = engine.next_start
     start = later if engine.stopped else engine.started
     return replace(
@@ -361,7 +361,7 @@ def with_flags(engine: EngineState) -> EngineState:
 
 
 def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
-    """Yield why an engine would read another config after its next restart, by us or by anybody."""
+    """Explain why an engine would read another config after its next restart, by us or by anybody."""
     if not (engine.words and engine.next_words):
         return
     flags = engine.spec.cmdline.config
@@ -395,7 +395,7 @@ def refuse_unknown(host: Host, engine: EngineState) -> None:
 
 
 def refuse_generated(engine: EngineState) -> None:
-    """Refuse a config that another engine generates at each start, so that no edit of ours would last.
+    """Refuse a config generated by another engine at each start: no edit of ours would last.
 
     Raises:
         InstallerError: another engine generates the config.
@@ -412,7 +412,7 @@ def refuse_generated(engine: EngineState) -> None:
 def drop_unused(
     host: Host, record: Record, engines: tuple[EngineState, ...]
 ) -> tuple[tuple[EngineState, ...], tuple[str, ...]]:
-    """Return the engines without a containerd that only serves Docker, with CRI or without, and a note.
+    """Drop a containerd that only serves Docker, with CRI or without; return the other engines and a note.
 
     A Docker of the ledger counts, too: Docker may be stopped.
     """

@@ -14,14 +14,14 @@ CDI_SUFFIXES: Final = frozenset((".json", ".yaml"))
 
 
 def find_cdi_pipes(host: HostReader, directories: Iterable[str], what: str) -> Iterator[LoadError]:
-    """Yield an error for each FIFO that is named like a CDI specification.
+    """Yield an error for each FIFO named like a CDI specification.
 
-    The library of CDI, which containerd and CRI-O share, opens each such name in its directories.
+    The library of CDI, shared by containerd and CRI-O, opens each name of this kind in its directories.
 
     Args:
         host: the host.
-        directories: where the engine looks for CDI specifications.
-        what: what the engine would not do then.
+        directories: the engine's directories for CDI specifications.
+        what: the engine's failure at the FIFO, as the beginning of the error.
     """
     for directory in map(PurePosixPath, directories):
         for name in list_names(host, directory):
@@ -31,19 +31,19 @@ def find_cdi_pipes(host: HostReader, directories: Iterable[str], what: str) -> I
 
 
 def list_names(host: HostReader, directory: PurePosixPath) -> tuple[str, ...]:
-    """Return the names in a directory, none if it cannot be read."""
+    """List the names in a directory, none for an unreadable directory."""
     with suppress(InstallerError):
         return host.names(directory)
     return ()
 
 
 def is_pipe(host: HostReader, path: PurePosixPath) -> bool:
-    """Tell whether a FIFO is at a path; False if that is unknown."""
+    """Tell whether a FIFO is at a path; False if unknown."""
     with suppress(InstallerError):
         return host.kind(path) is Kind.FIFO
     return False
 
 
 def make_error(path: PurePosixPath, what: str) -> LoadError:
-    """Return the error of an engine that waits at a FIFO."""
+    """Make the error of an engine waiting at a FIFO."""
     return LoadError(f"{what}: {path} is a FIFO, where it would wait for ever", f"remove {path}")

@@ -31,27 +31,27 @@ POLL_S: Final = 0.01
 def reload(
     host: Host, engine: EngineState, step: Reload, patience: Patience, gate: Callable[[], None]
 ) -> bool:
-    """Make a running engine read its config, and wait until the engine serves what ``step`` asks for.
+    """Make a running engine read its config, and wait until the engine serves the runtimes of ``step``.
 
     Args:
         host: The node.
         engine: The engine.
-        step: The runtimes that the engine has to serve, and those that it must not serve.
+        step: The runtimes that the engine has to serve, and the runtimes forbidden to the engine.
         patience: The time limits.
         gate: Called right before the reload, after all waiting for containers; may raise.
 
     Returns:
-        Whether the engine was reloaded: an engine that may rest is left as its owner has stopped it.
+        Whether the engine was reloaded: an engine that may rest stays stopped after its owner's stop.
 
     Raises:
         PendingError: The engine still restarts.
-        InstallerError: The engine cannot be reloaded, or does not serve what it should in time.
+        InstallerError: The engine cannot be reloaded, or does not serve the runtimes of ``step`` in time.
     """
     return _choose_method(engine.spec)(host, engine, step, patience).carry_out(gate)
 
 
 def _choose_method(spec: Engine) -> type["_EngineReload"]:
-    """Return the class for the way in which an engine reads a changed config."""
+    """Choose the class by how an engine reads a changed config."""
     if spec.reads_config_on_signal:
         return _ReloadBySignal
     if spec.restarts_itself:
@@ -60,12 +60,12 @@ def _choose_method(spec: Engine) -> type["_EngineReload"]:
 
 
 def limit_s(spec: Engine, patience: Patience) -> float:
-    """Return the seconds that an engine has until it serves what it should."""
+    """Return the seconds until an engine has to serve the runtimes of a step."""
     return patience.start_s if patience.hurried else max(patience.start_s, spec.start_s)
 
 
 class _EngineReload(ABC):
-    """The reload of an engine: the wait for its turn, its begin, and its proof."""
+    """The reload of an engine: the wait for the right moment, the begin, and the proof."""
 
     # An engine that goes on shows its other settings a moment later; a restarted engine shows all at once.
     shows_rest_later = False
@@ -81,7 +81,7 @@ class _EngineReload(ABC):
         self.answer = engine  # the engine with its latest answer
 
     def carry_out(self, gate: Callable[[], None]) -> bool:
-        """Reload the engine; tell whether it was reloaded, as ``reload`` does."""
+        """Reload the engine; tell whether the engine was reloaded, as ``reload`` does."""
         if not self.await_turn():
             return False
         gate()
@@ -100,11 +100,11 @@ class _EngineReload(ABC):
         """Begin the reload; set ``unit_before`` if a unit is restarted."""
 
     def may_start_later(self) -> bool:
-        """Tell whether the reload itself may be yet to come, so that the present answer proves nothing."""
+        """Tell whether the reload itself may be yet to come; the present answer proves nothing then."""
         return False
 
     def find_served(self, timeout_s: float) -> EffectiveConfig | None:
-        """Ask the engine; return its config in force if the config is as the step asks for."""
+        """Ask the engine; return the config in force if the config satisfies the step."""
         self.answer = ask(self.host, self.engine, timeout_s=timeout_s)
         serving = self.answer.serving
         if serving is None or not serving.ready or not self.step.satisfied_by(serving):
@@ -118,7 +118,7 @@ class _EngineReload(ABC):
         return self.answer.stopped and bool(systemd.describe_unit_end(self.host, self.engine.unit))
 
     def prove(self) -> bool:
-        """Wait until the engine serves what the step asks for; False if its owner has stopped it."""
+        """Wait until the engine's config satisfies the step; False if the owner has stopped the engine."""
         while True:
             may_start_later = self.may_start_later()
             left_s = self.deadline - time.monotonic()
@@ -144,7 +144,7 @@ class _EngineReload(ABC):
             time.sleep(POLL_S)
 
     def explain_loss(self, lost: Iterable[str]) -> InstallerError:
-        """Return the error of an engine that serves our runtimes, and others not as before."""
+        """Make the error of an engine with our runtimes, but with other runtimes lost or changed."""
         title = self.engine.title
         return InstallerError(
             f"verify that {title} serves what it served before (missing or changed: {', '.join(lost)})",
@@ -153,7 +153,7 @@ class _EngineReload(ABC):
         )
 
     def explain_failure(self, *, is_late: bool) -> InstallerError:
-        """Return the error of an engine that does not serve what the step asks for."""
+        """Make the error of an engine without the config wanted by the step."""
         reason, remedy = self.find_reason()
         wanted = "serves our runtimes" if self.step.present else "no longer serves our runtimes"
         when = ""
@@ -163,7 +163,7 @@ class _EngineReload(ABC):
         return InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
     def find_reason(self) -> tuple[str, Remedy]:
-        """Return the reason of a failure, in the engine's own words if it gave some, and a remedy."""
+        """Find the reason of a failure, in the engine's own words if known, and a remedy."""
         reason = _describe(self.answer, self.step)
         if self.answer.stopped:
             unit = self.engine.unit
@@ -201,25 +201,25 @@ class _ReloadByItself(_EngineReload):
     socket_changed_s = 0.0
 
     def begin(self, patience: Patience) -> None:  # noqa: ARG002 - nothing is begun
-        """Remember the present socket: the engine makes it anew at its restart."""
+        """Remember the present socket: the engine makes a new socket at its restart."""
         self.socket_changed_s = self.host.changed_s(self.engine.socket)
         log.info("waiting for the engine to restart itself", engine=self.engine.name)
 
     def may_start_later(self) -> bool:
-        """Tell whether the socket is still the old one; at the deadline there was nothing to restart for."""
+        """Tell whether the socket is still the old socket; at the deadline no restart was needed."""
         if time.monotonic() >= self.deadline:
             return False
         return self.host.changed_s(self.engine.socket) == self.socket_changed_s
 
 
 class _ReloadBySignal(_EngineReload):
-    """The SIGHUP to an engine that goes on; an engine whose unit has failed is restarted."""
+    """The SIGHUP to an engine that goes on; an engine with a failed unit is restarted."""
 
     shows_rest_later = True
     has_reloaded = False  # since the signal
 
     def begin(self, patience: Patience) -> None:
-        """Send the signal to the process that answers; have its unit send it if the process is not seen.
+        """Send the signal to the answering process; let its unit send the signal to an unseen process.
 
         Raises:
             InstallerError: nothing answers, and the unit has not failed either.
@@ -244,7 +244,7 @@ class _ReloadBySignal(_EngineReload):
             raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
 
     def find_served(self, timeout_s: float) -> EffectiveConfig | None:
-        """Return the config in force if it is as the step asks for, and the engine has obeyed the signal."""
+        """Return the config in force if the step is satisfied, and the engine has obeyed the signal."""
         if self.unit_before is not None:
             return super().find_served(timeout_s)
         # Asked first: the config that dockerd serves before the end of its reload may be gone after that.
@@ -253,7 +253,7 @@ class _ReloadBySignal(_EngineReload):
         return served if self.has_reloaded else None
 
     def _has_reloaded(self, timeout_s: float) -> bool:
-        """Tell whether the engine has read its config since the signal, which it obeys some time later."""
+        """Tell whether the engine has read its config since the signal, some time after the signal."""
         socket = self.host.local_path(self.engine.socket)
         with suppress(InstallerError):
             if api_of(self.engine.spec).count_reloads(socket, self.began_s, timeout_s=timeout_s):
@@ -265,11 +265,11 @@ class _ReloadBySignal(_EngineReload):
         return self.host.changed_s(pidfile) > self.began_s
 
     def is_hopeless(self) -> bool:
-        """Tell that waiting may help always: the engine goes on, or its unit is restarted."""
+        """Answer that waiting may always help: the engine goes on, or its unit is restarted."""
         return False
 
     def find_reason(self) -> tuple[str, Remedy]:
-        """Return the reason of a failure; an engine that has read its config may read another file."""
+        """Find the reason of a failure; an engine that has read its config may read another file."""
         reason, remedy = super().find_reason()
         if self.has_reloaded:
             reason = f"it has read its config since, and {reason}"
@@ -281,10 +281,10 @@ class _ReloadBySignal(_EngineReload):
 
 
 def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
-    """Tell whether the engine's owner has stopped it, and it may rest.
+    """Tell whether the engine's owner has stopped the engine, and the engine may rest.
 
     Raises:
-        EngineStoppedError: the owner has stopped the engine, and it had to serve our runtimes.
+        EngineStoppedError: the owner has stopped the engine, but our runtimes had to be served.
     """
     # A unit that has ended by itself, or failed because of a config, is not "inactive".
     if systemd.look_at_unit(host, engine.unit).active != "inactive":
@@ -298,7 +298,7 @@ def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> boo
 
 
 def _describe(answer: EngineState, step: Reload) -> str:
-    """Return what an engine serves instead of the wanted, or the reason for its silence."""
+    """Describe the runtimes served by an engine, or give the reason of its silence."""
     serving = answer.serving
     if serving is None:
         return answer.silence_reason
@@ -323,8 +323,8 @@ IDLE_POLL_S: Final = 0.1
 def await_idle(host: Host, engine: EngineState, patience: Patience, *, when_idle: bool = False) -> None:
     """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
 
-    Our own container is among them until its start is done (gpu-operator#456). A container that stays in that
-    state for longer is stuck already, and no reason to wait for ever.
+    Our own container is in this state until the end of its start (gpu-operator#456). A container that stays
+    there for longer is stuck already, and no reason to wait for ever.
 
     Raises:
         NotYetError: ``when_idle`` is true, and the engine goes on creating containers.
@@ -343,7 +343,7 @@ def await_idle(host: Host, engine: EngineState, patience: Patience, *, when_idle
 
 
 def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
-    """Return the ids of the containers that a restart would strand; none if the engine does not answer."""
+    """List the ids of the containers that a restart would strand; none if the engine does not answer."""
     socket = host.local_path(engine.socket)
     try:
         return api_of(engine.spec).list_creating(socket, timeout_s=IDLE_ASK_S)
@@ -352,7 +352,7 @@ def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
 
 
 def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineState, ...]:
-    """Return the engines with the containers that a restart would strand, for engines that are restarted."""
+    """Fill in the containers to be stranded by a restart, for engines reloaded by a restart."""
     known: list[EngineState] = []
     for engine in engines:
         if engine.spec.is_restarted:
@@ -365,7 +365,7 @@ def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineSta
 def write_once_idle(
     host: Host, write: WriteConfig, engines: Mapping[str, EngineState], patience: Patience
 ) -> None:
-    """Write or remove a config; before a write that makes its engine restart, wait as before a restart."""
+    """Write or remove a config; before a write to a self-restarting engine, wait as before a restart."""
     engine = engines.get(write.engine)
     if engine is not None and engine.spec.restarts_itself:
         await_idle(host, engine, patience)

@@ -21,9 +21,9 @@ RUNNING: Final = frozenset({"active", "reloading"})
 
 
 def complete_row(host: Host, row: EngineRow, engine: EngineState) -> EngineRow:
-    """Return a row whose expected start is seen or dropped, after the steps of an install.
+    """Complete a row after the steps of an install: the expected start was seen, or is dropped.
 
-    A start that was seen before stays.
+    A start seen before stays.
     """
     expected = row.seen_start
     if expected is None or expected.invocation:
@@ -32,7 +32,7 @@ def complete_row(host: Host, row: EngineRow, engine: EngineState) -> EngineRow:
 
 
 def _see_start(host: Host, engine: EngineState, expected: SeenStart) -> SeenStart | None:
-    """Return the start of an engine that has read the ``expected`` texts; None if that is not known."""
+    """Return the start of an engine if the engine has read the ``expected`` texts; None if unknown."""
     unit = systemd.look_at_unit(host, engine.unit)
     if not unit.invocation or unit.active not in RUNNING:
         return None
@@ -56,7 +56,7 @@ def _see_start(host: Host, engine: EngineState, expected: SeenStart) -> SeenStar
 
 
 def with_seen_start(engine: EngineState, row: EngineRow | None) -> EngineState:
-    """Return an engine with the record of its present start, if the ledger has one."""
+    """Fill in the record of an engine's present start from the ledger, if any."""
     seen = row.seen_start if row is not None else None
     if seen is None or not engine.invocation or seen.invocation != engine.invocation:
         return engine

@@ -33,7 +33,7 @@ def value_of(cmdline: Words, names: Sequence[str]) -> str | None:
 
 
 def values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
-    """Yield all values of a flag that may be given more than once."""
+    """Yield all values of a repeatable flag."""
     words = iter(cmdline)
     for word in words:
         flag, equals, value = word.partition("=")
@@ -42,7 +42,7 @@ def values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
 
 
 def flags_of(spec: Engine, start: Started) -> Flags:
-    """Return the runtimes that flags and variables set; a flag wins over a variable."""
+    """Return the runtimes set by flags and variables; a flag wins over a variable."""
     names = spec.cmdline.runtimes
     if names is None:
         return Flags()
@@ -61,7 +61,7 @@ def flags_of(spec: Engine, start: Started) -> Flags:
 
 
 def path_of(cmdline: Words, names: Sequence[str]) -> PurePosixPath | None:
-    """Return the path that a flag gives; None without one, or for a relative path, whose base is unknown."""
+    """Return the path given by a flag; None without the flag, or for a relative path of unknown base."""
     path = value_of(cmdline, names)
     if not path or not path.startswith("/"):
         return None
@@ -69,7 +69,7 @@ def path_of(cmdline: Words, names: Sequence[str]) -> PurePosixPath | None:
 
 
 def find_place(host: Host, place: Place, cmdline: Words, config: PurePosixPath) -> PurePosixPath | None:
-    """Return the path that a flag, or a key of the config, sets for a place; None if relative or none."""
+    """Return the path set by a flag or a key of the config; None for a relative path, or none."""
     value: object = None
     if place.flag:
         value = value_of(cmdline, (place.flag,))
@@ -84,7 +84,7 @@ def find_place(host: Host, place: Place, cmdline: Words, config: PurePosixPath) 
 def explain_overruling(
     spec: Engine, cmdline: Words, options: Options, whose: str = "it was started"
 ) -> Iterator[InstallerError]:
-    """Yield the flags and VAR=value words that conflict with our config; ``whose`` names the start."""
+    """Yield the flags and VAR=value words in conflict with our config; ``whose`` names the start."""
     flags = spec.cmdline
     name = spec.name
     for names in (flags.config, flags.drop_ins):
@@ -110,9 +110,9 @@ def explain_overruling(
 
 
 def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Started | None:
-    """Return the start of a running engine; None if unknown.
+    """Read the start of a running engine; None if unknown.
 
-    ``unit`` is the engine's own unit if the caller has read it.
+    ``unit`` is the engine's own unit if the caller has read the unit.
     """
     process = process_path(host, engine, unit)
     if process is None:
@@ -132,7 +132,7 @@ def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
 
 
 def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Started | None:
-    """Return the start that a unit will give its engine, perhaps by env or nice; None if unknown."""
+    """Predict the next start of an engine from its unit, perhaps by env or nice; None if unknown."""
     try:
         environment = _pairs(unit.environment)
         for path in unit.environment_files:
@@ -168,7 +168,7 @@ def _read_environment_file(host: Host, path: PurePosixPath) -> dict[str, str]:
 
 
 def _expand(word: str, environment: Mapping[str, str]) -> str:
-    """Return a word of a command line with the values of its variables, such as ``${NAME}``."""
+    """Expand the variables in a word of a command line, for example ``${NAME}``."""
 
     def value_of_variable(reference: re.Match[str]) -> str:
         return environment.get(reference[1], "")
@@ -188,7 +188,7 @@ def drop_flags(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
 
 
 def process_path(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Path | None:
-    """Return the process of an engine as its directory of /proc; None if the process cannot be seen."""
+    """Return the process of an engine as its directory of /proc; None for an unseen process."""
     if engine.pid is not None:
         return Path("/proc", str(engine.pid))
 
@@ -215,9 +215,9 @@ def _strings(here: Path) -> tuple[str, ...]:
 def find_refusals(
     host: Host, engine: EngineState, unit: systemd.UnitStart, process: Path | None
 ) -> Iterator[InstallerError]:
-    """Yield the reasons not to restart an engine, without conditions that cannot be seen from here.
+    """Yield the reasons not to restart an engine, without conditions invisible from here.
 
-    ``process`` is the engine's directory of /proc; None if the process cannot be seen.
+    ``process`` is the engine's directory of /proc; None for an unseen process.
     """
 
     def refuse(reason: str, remedy: str, code: Code = "unit-failed") -> InstallerError:
@@ -257,7 +257,7 @@ def find_lacks(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
 
 
 def _find_conditions(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
-    """Yield the conditions and assertions of a unit that do not hold."""
+    """Yield the unmet conditions and assertions of a unit."""
     for condition in unit.conditions:
         path = PurePosixPath(condition.value)
         name = condition.setting.removeprefix("Condition").removeprefix("Assert")
@@ -323,7 +323,7 @@ def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str
 
 
 def find_moves(engine: EngineState) -> Iterator[str]:
-    """Yield the places of an engine that its unit has changed; places set by files are compared elsewhere."""
+    """Yield the places of an engine changed by its unit; places set by files are compared elsewhere."""
     spec = engine.spec
     present_words, later_words = _list_words(engine)
     if later_words is None or engine.next_start is None:
@@ -362,7 +362,7 @@ def find_moves(engine: EngineState) -> Iterator[str]:
 
 
 def places_by_files(engine: EngineState) -> frozenset[str]:
-    """Return the places that the configs of an engine will set: the places without a flag, if known."""
+    """Return the places left to the engine's configs: the places without a flag, if known."""
     now, later = _list_words(engine)
     words = now if later is None else later
     if words is None:
@@ -372,7 +372,7 @@ def places_by_files(engine: EngineState) -> frozenset[str]:
 
 
 def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
-    """Return the reason why an engine could not be reloaded, before any change; None if it could."""
+    """Find the obstacle to a reload of an engine, before any change; None for no obstacle."""
     by_signal = engine.spec.reads_config_on_signal
     if engine.spec.restarts_itself or (by_signal and engine.pid is not None):
         return None
@@ -403,7 +403,7 @@ def unit_obstacles(
 
 
 def without_unit(engine: EngineState, reason: str) -> InstallerError:
-    """Return the error of an engine that cannot be reloaded by its unit."""
+    """Make the error of an engine without a unit able to reload the engine."""
     if engine.pid is not None:
         remedy: str = Remedy(
             "run it as a systemd service, or configure it unverified with ", Option("restart-mode", "none")

@@ -44,7 +44,7 @@ QUOTES: Final = re.compile(r"""["'{}$]""")
 
 
 class StoppedUnit(Struct, frozen=True):
-    """A unit that systemd stops along, because of its ``setting`` that names the unit ``cause``."""
+    """A unit stopped along by systemd: its ``setting`` names the unit ``cause``."""
 
     name: str
     setting: str
@@ -55,7 +55,7 @@ class StoppedUnit(Struct, frozen=True):
 
 
 class Loss(Struct, frozen=True):
-    """The containers that end with a unit, in words, and the act that keeps them alive."""
+    """The containers ended by the stop of a unit, in words, and the act that keeps them alive."""
 
     containers: str
     remedy: str
@@ -64,7 +64,7 @@ class Loss(Struct, frozen=True):
 def explain_stopped_units(host: Host, engine: EngineState, unit: systemd.Unit) -> Iterator[InstallerError]:
     """Yield why an engine is not restarted: a unit that systemd stops with the engine's ends containers.
 
-    The restart of a stopped engine does so, too: its containers, and Docker's, live on without the engine.
+    A stopped engine's restart does the same: its containers, and Docker's, live on without the engine.
     """
     for stopped in find_stopped_units(host, engine.unit, unit):
         loss = _find_loss(host, engine, stopped)
@@ -84,7 +84,7 @@ def explain_stopped_units(host: Host, engine: EngineState, unit: systemd.Unit) -
 
 
 def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[StoppedUnit]:
-    """Yield the running units that systemd stops with a unit, directly or because another unit stops."""
+    """Yield the running units stopped by systemd with a unit, directly or because another unit stops."""
     seen = {name}
     waiting = deque((dependent, setting, name) for dependent, setting in unit.stops_along)
     while waiting and len(seen) <= MOST_UNITS:
@@ -111,7 +111,7 @@ def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[St
 
 
 def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
-    """Return the containers that the stop of a unit ends; None for no container."""
+    """Find the containers ended by the stop of a unit; None for no container."""
     words: Sequence[str] = ()
     program = ""
     if stopped.process is not None:
@@ -129,7 +129,7 @@ def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | 
 
 
 def _find_loss_by_kill(stopped: StoppedUnit) -> Loss | None:
-    """Return the containers whose monitors are in a unit that systemd stops by killing all its processes."""
+    """Find the containers with monitors in a unit stopped by systemd by killing all processes."""
     if stopped.process is None or stopped.kill_mode not in KILLING:
         return None
     monitors = monitors_in_unit_of(stopped.process)
@@ -140,7 +140,7 @@ def _find_loss_by_kill(stopped: StoppedUnit) -> Loss | None:
 
 
 def _find_loss_by_commands(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
-    """Return the containers that the stop commands of a unit end."""
+    """Find the containers ended by the stop commands of a unit."""
     ending = next(_find_ending_commands(host, stopped), None)
     if ending is None:
         return None
@@ -167,7 +167,7 @@ def _find_loss_of_clients(stopped: StoppedUnit) -> Loss | None:
 
 
 def _find_ending_commands(host: Host, stopped: StoppedUnit) -> Iterator[tuple[str, str, str]]:
-    """Yield the commands by which the stop of a unit ends containers: the setting, the client, its verb."""
+    """Yield the stop commands of a unit that end containers: the setting, the client, its verb."""
     for setting, words in stopped.stop_commands:
         texts = [" ".join(words)]
         texts += _read_scripts(host, words)
@@ -193,7 +193,7 @@ def _read_scripts(host: Host, words: Sequence[str]) -> Iterator[str]:
 
 
 def _find_ending_client(words: Sequence[str]) -> tuple[str, str] | None:
-    """Return the client and the verb of a command that ends containers; None for any other command."""
+    """Return the client and the verb of a container-ending command; None for any other command."""
     names = [PurePosixPath(word).name for word in words]
     client = next((name for name in names if name in STOPPING_CLIENTS), None)
     if client is None:
@@ -209,14 +209,14 @@ def _find_ending_client(words: Sequence[str]) -> tuple[str, str] | None:
 def _find_loss_of_engine(
     host: Host, engine: EngineState, spec: Engine, stopped: StoppedUnit, words: Sequence[str]
 ) -> Loss | None:
-    """Return the containers that end with an engine, by its own answer, or else by its shims.
+    """Find the containers that end with an engine, by the engine's own answer, or else by shims.
 
     Args:
         host: The node.
-        engine: The engine that is to be restarted.
-        spec: The engine whose unit systemd stops along: dockerd.
-        stopped: The unit of that engine.
-        words: The command line of that engine; () if unknown.
+        engine: The engine to be restarted.
+        spec: The other engine, with a unit stopped along by systemd: dockerd.
+        stopped: The unit of ``spec``.
+        words: The command line of ``spec``; () if unknown.
     """
     config = path_of(words, spec.cmdline.config) or spec.config
     failure = api_of(spec).explain_failing_start(host, EngineState.usual(spec), words, config)

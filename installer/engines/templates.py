@@ -20,7 +20,7 @@ MOST_YAML: Final = 1 << 20  # the longest settings that are parsed; usual settin
 def find_template(
     host: Host, spec: Engine, config: PurePosixPath, version: Version | None
 ) -> PurePosixPath | None:
-    """Return the owner's template that an engine reads at its next start; None for the engine's own."""
+    """Find the owner's template for the next start of an engine; None for the engine's own template."""
     for name, template in spec.templates.items():
         if version and version < template.since:
             continue
@@ -33,7 +33,7 @@ def find_template(
 def find_template_flaw(
     host: Host, spec: Engine, config: PurePosixPath, version: Version | None
 ) -> TemplateFlaw | None:
-    """Return the flaw of the template of which an engine will generate ``config``; None for none."""
+    """Find the flaw of the template from which an engine will generate ``config``; None for no flaw."""
     path: PurePosixPath | None = None
     text = ""
     with suppress(InstallerError):  # an unreadable template counts as empty
@@ -52,7 +52,7 @@ def _read_text(host: Host, path: PurePosixPath) -> str:
 
 
 def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError]:
-    """Yield the reason against a restart if an engine would not serve our runtime because of its template."""
+    """Yield the reason against a restart if the template keeps an engine from serving our runtime."""
     spec = engine.spec
     flaw = find_template_flaw(host, spec, engine.config, engine.version)
     if flaw is not None:
@@ -62,7 +62,7 @@ def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError
 
 
 def list_edited_inputs(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
-    """Yield the inputs of an engine's generated config that were changed after its start."""
+    """Yield the inputs of an engine's generated config changed after the engine's start."""
     began_s = engine.started.began_s if engine.started else None
     if began_s is None:
         return
@@ -73,9 +73,9 @@ def list_edited_inputs(host: Host, engine: EngineState) -> Iterator[PurePosixPat
 
 
 def explain_inputs(host: Host, engine: EngineState) -> Iterator[InstallerError]:
-    """Yield the reasons against a restart: files that are no YAML, with which an engine does not start.
+    """Yield the reasons against a restart: an engine does not start with invalid YAML in its inputs.
 
-    Files that were not changed since its start are left out: the engine has started with them.
+    Files unchanged since the engine's start are left out: the engine has started with these files.
     """
     is_start_known = engine.started is not None and engine.started.began_s is not None
     edited = [*list_edited_inputs(host, engine)]
@@ -92,7 +92,7 @@ def explain_inputs(host: Host, engine: EngineState) -> Iterator[InstallerError]:
 
 
 def _find_yaml_flaw(host: Host, path: PurePosixPath) -> str:
-    """Return the line in which a file is no YAML; "" for YAML, or for a file that cannot be judged."""
+    """Return the line in which a file is no YAML; "" for YAML, or for an unreadable or too long file."""
     text = ""
     with suppress(InstallerError):
         text = _read_text(host, path)
@@ -113,7 +113,7 @@ def _find_yaml_flaw(host: Host, path: PurePosixPath) -> str:
 
 
 def digest_inputs(host: Host, engine: EngineState) -> str:
-    """Return the digest of the inputs of an engine's generated config; "" if there is no file."""
+    """Compute the digest of the inputs of an engine's generated config; "" without any file."""
     known: list[tuple[str, str]] = []
     for path in _list_inputs(engine):
         with suppress(InstallerError):

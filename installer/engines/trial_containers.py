@@ -44,7 +44,7 @@ class Tools(Struct, frozen=True):
     loader: bool
 
     def command(self, script: str) -> list[str]:
-        """Return the words that run ``script`` in the container."""
+        """Return the words to run ``script`` in the container."""
         words = [str(SHELL), "-c", script]
         if self.loader:
             words = [str(LOADER), "--library-path", str(DIRECTORY), *words]
@@ -52,7 +52,7 @@ class Tools(Struct, frozen=True):
 
 
 def shell_of(host: Host) -> Tools:
-    """Return the files of which the node's shell consists.
+    """List the files of the node's shell.
 
     Raises:
         InstallerError: the shell cannot be used in a container.
@@ -85,7 +85,7 @@ def _unusable(reason: str) -> InstallerError:
 def cri_container(  # noqa: PLR0913 - a container has many sides
     socket: Path, name: str, handler: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
 ) -> Iterator[tuple[str, RunScript]]:
-    """Run a container on ``handler`` in a pod of a new name; yield its id, and how to run a script in it."""
+    """Run a container on ``handler`` in a pod of a new name; yield its id, and a function to run scripts."""
     status = ask_status(socket, timeout_s=timeout_s)
     metadata = pack_fields((1, name), (2, name), (3, "default"))
     security = pack_fields((1, pack_fields((1, NODE), (2, CONTAINER))))
@@ -119,7 +119,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
 
 
 def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
-    """Remove the pods of a name, the stopped ones included; return a word for each removed pod."""
+    """Remove the pods of a name, the stopped pods included; return a word for each removed pod."""
     with open_calls(socket, timeout_s) as engine:
         listed = engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]
         ids = [sandbox["id"] for sandbox in listed if sandbox["metadata"]["name"] == name]
@@ -150,7 +150,7 @@ def _image(calls: Calls, sandbox: str) -> str:
 
 
 def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> bytes:
-    """Return the ContainerConfig of a shell that waits."""
+    """Build the ContainerConfig of a waiting shell."""
     # A kubelet adds the image as its user names it: a signature is verified by that name.
     named = pack_fields((1, image), (USER_SPECIFIED, image))
     words = [(3, word) for word in tools.command(WAITS)]
