@@ -35,7 +35,7 @@ from installer.model.steps import FindRuntimes, Part, Reload, Step, WriteConfig,
 
 
 class EngineInstall(Struct, frozen=True):
-    """The install of one engine: the accepted texts, and the steps that bring them into force."""
+    """The install of one engine: the accepted texts, and the steps to bring the texts into force."""
 
     request: InstallRequest
     accepted: AcceptedInstall
@@ -43,12 +43,12 @@ class EngineInstall(Struct, frozen=True):
 
     @property
     def engine(self) -> EngineState:
-        """The engine as it was observed."""
+        """The observed engine."""
         return self.request.engine
 
     @property
     def postponed(self) -> NotYetError | None:
-        """The reason why the engine is restarted later; None if it is not."""
+        """The reason why the engine is restarted later; None for no later restart."""
         if self.accepted.restart.when is When.WHEN_IDLE:
             return postpone(self.engine)
         return None
@@ -63,7 +63,7 @@ class EngineInstall(Struct, frozen=True):
 
 
 def make_install(request: InstallRequest, accepted: AcceptedInstall) -> EngineInstall:
-    """Return the install of one engine, with the steps that bring the accepted texts into force."""
+    """Plan the steps to bring an engine's accepted texts into force."""
     engine = request.engine
     writes = accepted.candidate.writes
     steps: Sequence[Step] = writes
@@ -77,7 +77,7 @@ def make_install(request: InstallRequest, accepted: AcceptedInstall) -> EngineIn
 
 
 def find_runtimes(install: EngineInstall) -> Part:
-    """Return the check that the engine finds our programs, ahead of the first config of any engine."""
+    """Check that the engine finds our programs, ahead of the first config of any engine."""
     engine = install.engine
     accepted = install.accepted
     if not accepted.candidate.writes or not accepted.restart.is_wanted:
@@ -87,7 +87,7 @@ def find_runtimes(install: EngineInstall) -> Part:
 
 
 def install_engine(install: EngineInstall) -> Part:
-    """Return the part that makes one engine serve our runtimes and changes nothing else in force."""
+    """Plan to make an engine serve our runtimes, with nothing else in force changed."""
     request = install.request
     accepted = install.accepted
     engine = request.engine
@@ -132,7 +132,7 @@ def install_engine(install: EngineInstall) -> Part:
 
 
 def _make_row(install: EngineInstall) -> EngineRow:
-    """Return the ledger's row of an engine after its install."""
+    """Return the ledger's row of an engine after the install."""
     request = install.request
     accepted = install.accepted
     engine = request.engine
@@ -171,7 +171,7 @@ def _make_row(install: EngineInstall) -> EngineRow:
 
 
 def _refuse_silent(accepted: AcceptedInstall) -> Iterator[InstallerError]:
-    """Yield an error if the engine does not answer, and so cannot be verified."""
+    """Refuse a silent engine, for a silent engine cannot be verified."""
     engine = accepted.engine
     if accepted.restart.when is When.LEFT_TO_OWNER or accepted.heals:
         return
@@ -190,7 +190,7 @@ def _refuse_silent(accepted: AcceptedInstall) -> Iterator[InstallerError]:
 
 
 def _refuse_options(engine: EngineState, options: Options) -> Iterator[InstallerError]:
-    """Yield an error if an engine that looks for the toolkit by itself would not find it."""
+    """Refuse the options if an engine with a built-in search would not find the toolkit."""
     finds = engine.spec.built_in_runtime
     if not finds:
         return
@@ -204,7 +204,7 @@ def _refuse_options(engine: EngineState, options: Options) -> Iterator[Installer
 
 
 def _expect_start(install: EngineInstall) -> SeenStart | None:
-    """Return the start that is to be recorded: a new one after a restart of ours, and at a first install."""
+    """Return the start to record: a new start after our restart, and at a first install."""
     request = install.request
     former = request.row
     if former is not None and install.accepted.restart.when is not When.NOW:
@@ -222,17 +222,17 @@ def _expect_start(install: EngineInstall) -> SeenStart | None:
 
 
 def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
-    """Return the part that takes our runtimes away from an engine and leaves everything else in force.
+    """Plan to take our runtimes away from an engine, with everything else kept in force.
 
     The first possible of three outcomes:
 
-    1. The texts are without us, and the engine is restarted if it has to be.
+    1. The texts are without us, and the engine is restarted if necessary.
     2. Containers need our runtimes, or the engine refuses the texts without us: our runtimes stay, and none
        of them is the default any more.
-    3. The engine refuses that, too: nothing is written.
+    3. The engine refuses the second outcome, too: nothing is written.
 
-    If the engine may not be restarted, the texts are written, and the toolkit stays until its owner restarts
-    it.
+    If the engine may not be restarted, the texts are written, and the toolkit stays until the owner restarts
+    the engine.
 
     Raises:
         InstallerError: a text is not valid any more.
@@ -301,10 +301,10 @@ def _make_rows_after_undo(
     stays: bool,
     still_served: InstallerError | None,
 ) -> Record:
-    """Return the ledger's rows of an engine after its request.
+    """Return the ledger's rows of an engine after the undo.
 
     ``stays``: our runtimes are not removed. ``still_served``: the reason why the engine may still start our
-    programs although its texts are without them.
+    programs although the texts are without our programs.
     """
     row = request.row
     spec = request.engine.spec
@@ -333,12 +333,12 @@ def _make_rows_after_undo(
 def roll_back_engine(
     engine: EngineState, written: Sequence[WriteConfig], tried: Reload | None
 ) -> Sequence[Step]:
-    """Return the steps that give an engine the texts of before, and make it serve what it served before.
+    """Plan to restore an engine's former texts, and the runtimes that the engine served before.
 
     Args:
-        engine: the engine as it was before the plan that failed.
-        written: the writes of that plan.
-        tried: the restart of that plan; None if the plan did not come to it.
+        engine: the engine as observed before the failed plan.
+        written: the writes of the failed plan.
+        tried: the restart of the failed plan; None if the plan failed before the restart.
     """
     writes = [replace(step, before=step.after, after=step.before) for step in reversed(written)]
     restart = decide_for_rollback(engine, tried)

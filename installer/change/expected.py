@@ -19,7 +19,7 @@ from installer.model.steps import Neighbour, Reload
 def expect_after_install(
     request: InstallRequest, candidate: Candidate, after: EffectiveConfig | None
 ) -> Reload:
-    """Return what an engine has to serve after an install; ``after`` is None if no program was asked."""
+    """Return the runtimes to serve after an install; ``after`` is None if no program was asked."""
     engine = request.engine
     proposal = candidate.proposal
     present = tuple(replace(entry, table=proposal.shown.get(entry.name)) for entry in request.entries)
@@ -67,7 +67,7 @@ def _list_unwanted_defaults(
 
 
 def _has_unfinished_default(request: InstallRequest) -> bool:
-    """Tell whether an install of ours has set the default, is pending, or did not finish."""
+    """Tell whether our install has set the default, is pending, or did not finish."""
     if request.row is None:
         return False
     if request.row.pending or not request.facts.record.finished:
@@ -79,9 +79,9 @@ def _has_unfinished_default(request: InstallRequest) -> bool:
 
 
 def expect_after_undo(request: UndoRequest, candidate: UndoCandidate) -> Reload:
-    """Return what an engine has to serve after an undo.
+    """Return the runtimes to serve after an undo.
 
-    The engine has to serve our runtimes only if its files without us define them, and the rest as before.
+    The engine has to serve the rest as before, and our runtimes only if the files without us define them.
     """
     row = request.row
     engine = request.engine
@@ -113,7 +113,7 @@ def expect_after_undo(request: UndoRequest, candidate: UndoCandidate) -> Reload:
 
 
 def expect_after_rollback(engine: EngineState, tried: Reload) -> Reload:
-    """Return what an engine has to serve after a roll-back: our runtimes as before ``tried``."""
+    """Return the runtimes to serve after a roll-back: our runtimes as before ``tried``."""
     before = engine.served
     entries: Sequence[RuntimeEntry] = (*tried.present, *tried.absent)
     present: list[RuntimeEntry] = []
@@ -133,7 +133,7 @@ def expect_after_rollback(engine: EngineState, tried: Reload) -> Reload:
 def _expect_defaults(
     engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
 ) -> frozenset[str]:
-    """Return the runtimes that may be the engine's default after a restart; none if that is not known."""
+    """Return the runtimes that may be the engine's default after a restart; none for an unknown default."""
     if engine.serving is None or (after is not None and after.broken):
         return frozenset()
     now = engine.serving.default
@@ -147,9 +147,9 @@ def _expect_defaults(
 def _expect_others(
     engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
 ) -> tuple[Neighbour, ...]:
-    """Return the runtimes of others that an engine serves and has to serve after a restart.
+    """Return the runtimes of others to keep through a restart.
 
-    Each is served as now, or as the engine's files define it.
+    Each is served as now, or as defined by the engine's files.
     """
     if engine.serving is None:
         return ()

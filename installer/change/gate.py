@@ -52,7 +52,7 @@ from installer.model.steps import TRY_AGAIN, Reload
 
 
 class AcceptedInstall(Struct, frozen=True):
-    """The candidate that was chosen for an install of one engine."""
+    """The chosen candidate for an install of an engine."""
 
     engine: EngineState
     candidate: Candidate
@@ -63,7 +63,7 @@ class AcceptedInstall(Struct, frozen=True):
 
 
 class AcceptedUndo(Struct, frozen=True):
-    """The candidate that was chosen for an undo of one engine."""
+    """The chosen candidate for an undo of an engine."""
 
     candidate: UndoCandidate
     expected: Reload  # what the engine has to serve in the end
@@ -72,14 +72,14 @@ class AcceptedUndo(Struct, frozen=True):
 
 
 class _Compared(Struct, frozen=True):
-    """The configs of an engine with which the config of each candidate is compared.
+    """The configs of an engine to compare with the config of each candidate.
 
     Attributes:
         before: In force without us.
-        lived: In force without us, but with the additions of others to files of ours.
+        lived: In force without us, but with the additions of others to our files.
         now: In force by the present texts.
-        names: Our runtimes, and the runtimes of others in files of ours.
-        ours: Our runtimes, and those of earlier installs.
+        names: Our runtimes, and the runtimes of others in our files.
+        ours: Our runtimes, and the runtimes of earlier installs.
         is_edited: The present texts differ from the texts without us.
     """
 
@@ -92,10 +92,10 @@ class _Compared(Struct, frozen=True):
 
 
 def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
-    """Return the first candidate by which an engine serves our runtimes and keeps everything else.
+    """Choose the first candidate with our runtimes in force and everything else kept.
 
     Raises:
-        InstallerError: no candidate does; the error is that of the first.
+        InstallerError: all candidates are refused; the error is about the first.
     """
     engine = request.engine
     texts_without_us = files_without_us(engine, request.facts)
@@ -146,7 +146,7 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
 
 
 def _ask_compared(request: InstallRequest, texts_without_us: Texts, present_texts: Texts) -> _Compared:
-    """Ask the engine's program for the configs with which candidates are compared.
+    """Ask the engine's program for the configs to compare with candidates.
 
     Raises:
         InstallerError: as ``_ask_before_us``.
@@ -179,10 +179,10 @@ def _find_problems(
 
 
 def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> EffectiveConfig:
-    """Return what an engine would have in force without us.
+    """Return the config of an engine in force without us.
 
     Raises:
-        InstallerError: the engine refuses the config without us, or its program is of another major version.
+        InstallerError: the engine refuses the config without us, or the program is of another major version.
     """
     engine = request.engine
     before = request.ask(engine, texts_without_us)
@@ -202,7 +202,7 @@ def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> Effectiv
 
 
 def _is_in_force_unwritten(request: InstallRequest, proposal: Proposal, compared: _Compared) -> bool:
-    """Tell whether an engine serves our runtimes and all else as before by its present texts."""
+    """Tell whether an engine with the present texts serves our runtimes and all else as before."""
     now = compared.now
     if not now.rest_digest or now.fatal:
         return False
@@ -214,9 +214,9 @@ def _is_in_force_unwritten(request: InstallRequest, proposal: Proposal, compared
 
 
 def _serves_despite_lost_ledger(request: InstallRequest, candidate: Candidate, now: EffectiveConfig) -> bool:
-    """Tell whether an engine stays unchanged, because it serves everything and the ledger is lost.
+    """Tell whether an engine stays unchanged: everything is in force and the ledger is lost.
 
-    Without a ledger the texts without us are a guess, and no comparison with them counts.
+    Without a ledger the texts without us are a guess, and a comparison with a guess does not count.
     """
     if not has_recovered_rows(request):
         return False
@@ -233,7 +233,7 @@ def _serves_despite_lost_ledger(request: InstallRequest, candidate: Candidate, n
 def _refuse_proposal(
     request: InstallRequest, proposal: Proposal, present_texts: Texts, problems: list[str]
 ) -> InstallerError:
-    """Return why a proposal is refused; the remedy names the files of others that name our runtimes."""
+    """Refuse a proposal; the remedy names the files of others with our runtimes."""
     ours = [files.path for files in proposal.files]
     words = [f"runtimes.{name}".encode() for name in request.names]
     beside = []
@@ -251,7 +251,7 @@ def _refuse_proposal(
 def _accept(
     request: InstallRequest, candidate: Candidate, after: EffectiveConfig | None = None
 ) -> AcceptedInstall:
-    """Return a candidate as the accepted one; ``after`` is None if no program was asked."""
+    """Accept a candidate; ``after`` is None if no program was asked."""
     expected = expect_after_install(request, candidate, after)
     return AcceptedInstall(
         engine=request.engine,
@@ -263,7 +263,7 @@ def _accept(
 
 
 def choose_undo_texts(request: UndoRequest, *, keeps_runtimes: bool) -> AcceptedUndo:
-    """Return the first writable candidate that the engine accepts, or none of the texts.
+    """Choose the first writable candidate that the engine accepts, or none of the texts.
 
     The candidates: without us (unless ``keeps_runtimes``), without our default, unchanged.
     """
@@ -288,10 +288,10 @@ def choose_undo_texts(request: UndoRequest, *, keeps_runtimes: bool) -> Accepted
 def _find_refusal(
     request: UndoRequest, candidate: UndoCandidate, *, is_restarted: bool
 ) -> InstallerError | None:
-    """Return why an engine would not do with the texts of a candidate; None if it would.
+    """Return the error of an engine with the texts of a candidate; None for a good candidate.
 
-    The prediction is compared with two others: for the present texts, and for the present texts without the
-    unedited files of ours. If either comparison finds no problem, the candidate is accepted.
+    The prediction is compared with two others: for the present texts, and for the present texts without
+    our unedited files. If either comparison finds no problem, the candidate is accepted.
     """
     row = request.row
     engine = request.engine
@@ -344,7 +344,7 @@ def _find_refusal(
 def _refuse_fatal(
     engine: EngineState, candidate: UndoCandidate, after: EffectiveConfig, *, is_restarted: bool
 ) -> InstallerError | None:
-    """Return why an engine whose present config is fatal is not reloaded; None if it is, or need not be.
+    """Refuse to reload an engine with a fatal present config; None if no reload is refused.
 
     The present config is not fatal for our undo: our keys would not repair it.
     """
@@ -357,7 +357,7 @@ def _refuse_fatal(
 
 
 def _is_edited_by_others(facts: Facts, candidate: UndoCandidate) -> bool:
-    """Tell whether others have edited a config of ours so that its undo is not the text before us."""
+    """Tell whether others have edited our config, and the undo is not the text before us."""
     digests = {digest for config in candidate.rows for digest in config.ours}
     for write in candidate.writes:
         if write.before is None or write.before.digest in digests:
@@ -370,7 +370,7 @@ def _is_edited_by_others(facts: Facts, candidate: UndoCandidate) -> bool:
 def _refuse_default(
     engine: EngineState, candidate: UndoCandidate, facts: Facts, ours: Collection[str]
 ) -> InstallerError | None:
-    """Return why a runtime of ours has to stay as the default of an engine; None if none has to."""
+    """Return the error if our runtime has to stay as the default of an engine; None if not."""
     flag_now = engine.flags.default
     flag_later = engine.next_flags.default
     undefined = ""
@@ -403,7 +403,7 @@ def _refuse_texts(engine: EngineState, candidate: UndoCandidate, reason: str, re
 
 
 def _list_files_naming(engine: EngineState, candidate: UndoCandidate, facts: Facts, default: str) -> str:
-    """Return the files that name the default runtime; none if its value is put together from several."""
+    """Return the files with the default runtime; none if several files make up the value."""
     texts = {**read_present(engine, facts), **candidate.texts}
     wanted = (engine.spec.default_key, default)
     naming = []

@@ -26,7 +26,7 @@ from installer.model.steps import WriteConfig
 
 
 class Candidate(Struct, frozen=True):
-    """Texts of one engine that would serve our runtimes: the proposal, and the change of each config."""
+    """Texts of an engine with our runtimes: the proposal, and the change of each config."""
 
     proposal: Proposal
     changes: tuple[ConfigChange, ...]
@@ -43,12 +43,12 @@ class Candidate(Struct, frozen=True):
 
     @property
     def only_adds(self) -> bool:
-        """Whether each write only adds keys to a text of ours."""
+        """Whether each write only adds keys to our text."""
         return all(change.adds for change in self.changes if change.step is not None)
 
 
 class InstallRequest(Struct, frozen=True):
-    """The runtimes that one engine is to serve, and everything on which the choice of texts depends."""
+    """The runtimes to serve by an engine, and everything behind the choice of texts."""
 
     engine: EngineState
     entries: tuple[RuntimeEntry, ...]
@@ -62,7 +62,7 @@ class InstallRequest(Struct, frozen=True):
     def of(
         cls, engine: EngineState, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
     ) -> Self:
-        """Return the request for an engine, with what the ledger knows of the engine."""
+        """Return the request for an engine, with the engine's row in the ledger."""
         return cls(
             engine=engine,
             entries=entries,
@@ -75,15 +75,17 @@ class InstallRequest(Struct, frozen=True):
 
 
 def find_changes(request: InstallRequest, proposal: Proposal) -> tuple[ConfigChange, ...]:
-    """Return the change of each config, whether a proposal, an earlier install or others wrote to it."""
+    """Return the change of each config of a proposal, of an earlier install, or of others."""
     engine = request.engine
     facts = request.facts
     changes = [change_config(engine.name, wanted, facts) for wanted in proposal.files]
     wanted = {files.path for files in proposal.files}
+    known = set(wanted)
     # Our keys leave a file that an earlier install wrote and that this one does not use.
-    former = [row for row in configs_of(engine, facts) if row.path not in wanted and row.written]
-    changes += [withdraw(row, facts) for row in former]
-    known = {*wanted, *(row.path for row in former)}
+    for row in configs_of(engine, facts):
+        if row.written and row.path not in wanted:
+            changes.append(withdraw(row, facts))
+            known.add(row.path)
     toolkits = {entry.binary.parent for entry in request.entries}
     for path in engine.files:
         if path in known:
@@ -115,12 +117,15 @@ def make_candidate(
 
 def _is_installed_unedited(request: InstallRequest, candidate: Candidate) -> bool:
     """Tell whether the same runtimes were installed in the same files, and these were not edited since."""
-    written = {row.path: row.ours for row in configs_of(request.engine, request.facts) if row.written}
-    for path, digests in written.items():
-        file = request.facts.contents.get(path)
-        if file is None or file.digest not in digests:
-            return False
-    if written.keys() != {files.path for files in candidate.proposal.files}:
+    written = set()
+    for config in configs_of(request.engine, request.facts):
+        if config.written:
+            written.add(config.path)
+            file = request.facts.contents.get(config.path)
+            if file is None or file.digest not in config.ours:
+                return False
+    proposed = {files.path for files in candidate.proposal.files}
+    if written != proposed:
         return False
     row = request.row
     if row is None:
@@ -131,7 +136,7 @@ def _is_installed_unedited(request: InstallRequest, candidate: Candidate) -> boo
 
 
 def keep_present_texts(candidate: Candidate, facts: Facts) -> Candidate:
-    """Return a candidate without the writes of files that the ledger knows; their rows stay."""
+    """Drop the writes of known files from a candidate; the rows of the ledger stay."""
     changes = []
     for change in candidate.changes:
         row = facts.record.config(change.step.path) if change.step is not None else None
@@ -145,24 +150,28 @@ def has_recovered_rows(request: InstallRequest) -> bool:
 
 
 def read_inherited(request: InstallRequest, present_texts: Texts) -> EffectiveConfig:
-    """Return our runtimes as the files of a silent engine define them, with what they have inherited."""
+    """Return our runtimes by the files of a silent engine, with the inherited settings."""
     in_files = texts_alone(request.engine, present_texts).handlers
-    return EffectiveConfig({name: in_files[name] for name in request.names & in_files.keys()}, "")
+    handlers = {}
+    for name in request.names & in_files.keys():
+        handlers[name] = in_files[name]
+    return EffectiveConfig(handlers, "")
 
 
 def list_former_names(request: InstallRequest) -> set[str]:
-    """Return the names of the runtimes that earlier installs have given an engine."""
+    """Return the names of an engine's runtimes by earlier installs."""
     names: set[str] = set()
     for row in request.facts.record.configs:
         if row.engine == request.engine.name:
-            names.update(runtime_of(edit.key) for edit in row.edits)
+            for edit in row.edits:
+                names.add(runtime_of(edit.key))
     if request.row is not None:
         names.update(request.row.runtimes)
     return names
 
 
 def is_in_force(request: InstallRequest, candidate: Candidate) -> bool:
-    """Tell whether texts that hold our keys still make the engine serve them, whatever others have added."""
+    """Tell whether texts with our keys still make the engine serve our runtimes despite others' additions."""
     present_texts = read_present(request.engine, request.facts)
     if request.row is None or request.row.proven in {"", digest_of(present_texts)}:
         return True
@@ -172,7 +181,7 @@ def is_in_force(request: InstallRequest, candidate: Candidate) -> bool:
 
 
 def find_unserved(request: InstallRequest, proposal: Proposal, after: EffectiveConfig) -> Iterator[str]:
-    """Yield, in words, which of our runtimes an engine would not serve as asked for."""
+    """Yield, in words, each of our runtimes not served as asked for."""
     if request.engine.hook is not None:
         return
     for entry in request.entries:

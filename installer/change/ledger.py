@@ -37,7 +37,7 @@ ALWAYS: Final = frozenset(
 
 
 def read_record(host: Host, layout: Layout) -> Record | None:
-    """Return the rows of the ledger without locking it; None if there is no ledger.
+    """Read the rows of the ledger without a lock; None without a ledger.
 
     Raises:
         InstallerError: the ledger cannot be understood.
@@ -58,7 +58,7 @@ def read_record(host: Host, layout: Layout) -> Record | None:
 
 
 def is_ledger_lost(host: Host, layout: Layout) -> bool:
-    """Tell whether others have removed the ledger: we make and remove it together with its directory."""
+    """Tell whether others have removed the ledger: we remove the ledger together with the directory."""
     return not host.exists(layout.ledger) and bool(set(host.names(layout.home)) - {LOCK})
 
 
@@ -84,13 +84,13 @@ class Ledger:
         inherited: Sequence[int] = (),
         check: Callable[[], None] = lambda: None,
     ) -> "Ledger":
-        """Lock the ledger, and make its directory if there is none.
+        """Lock the ledger; make a missing directory of the ledger first.
 
         Args:
             host: the node.
             layout: the paths below the install-dir.
-            inherited: the descriptors of the locks that this process held before an exec.
-            check: called before each try; it may raise.
+            inherited: the descriptors of this process's locks from before an exec.
+            check: called before each try; may raise.
 
         Raises:
             LockedError: another instance holds the lock.
@@ -121,10 +121,10 @@ class Ledger:
         remove_tree(self._host, layout.check)
 
     def _set_copies_aside(self) -> None:
-        """Move the saved copies of a lost ledger away, so that the rows of a new one cannot name them.
+        """Move the saved copies of a lost ledger away from the rows of a new ledger.
 
-        A verb that fails before it writes leaves the copies where they are. Done once: copies that this
-        process saves before it writes the new ledger are its own.
+        A verb that fails before a write leaves the copies in place. Done once: copies saved by this process
+        before the write of the new ledger belong to the new ledger.
         """
         host = self._host
         layout = self._layout
@@ -164,7 +164,7 @@ class Ledger:
                 self._host.replace(backup, File(file.content, PRIVATE))
 
     def drop_backups(self) -> None:
-        """Remove the saved bytes that no row names, and empty directories."""
+        """Remove saved bytes without a row, and empty directories."""
         named = {row.original.digest for row in self.record.configs if row.original}
         for name in self._host.names(self._layout.backups):
             if name not in named:
@@ -174,7 +174,7 @@ class Ledger:
                 self._host.remove_directory(directory)
 
     def make_directories(self, path: PurePosixPath) -> None:
-        """Make ``path`` and the missing directories above it, recorded so that an undo removes them."""
+        """Make ``path`` and the missing directories above, and record each for the undo."""
         missing = sorted(
             list_missing_directories(self._host, [path / "any"]), key=lambda each: len(each.parts)
         )
@@ -186,14 +186,14 @@ class Ledger:
             self._host.make_directory(each)
 
     def remove(self) -> None:
-        """Remove the ledger and all directories of ours.
+        """Remove the ledger and all our directories.
 
-        The last directories lose their names in one rename, so that no directory of ours is ever without the
-        ledger that records it, and no row without its saved copy. Nothing is written, so a full disk does not
+        The last directories lose their names in a single rename: none of our directories is ever without the
+        ledger, and no row without the saved copy. Nothing is written, so a full disk does not
         matter.
 
         Raises:
-            InstallerError: the ledger's directory holds something that is not ours.
+            InstallerError: the ledger's directory holds something foreign.
         """
         host = self._host
         layout = self._layout
@@ -219,10 +219,10 @@ class Ledger:
         self.gone = True
 
     def _refuse_unclaimed(self) -> None:
-        """Remove the saved copies of a lost ledger whose text is in a config again.
+        """Remove each saved copy of a lost ledger if the saved text is in a config again.
 
         Raises:
-            InstallerError: there are other copies.
+            InstallerError: other copies are left.
         """
         unclaimed = self._layout.unclaimed
         if not self._host.exists(unclaimed):
@@ -263,7 +263,7 @@ def publish(host: Host, path: PurePosixPath, text: str) -> None:
 
 
 def remove_published(host: Host, path: PurePosixPath) -> None:
-    """Remove a file or a socket of ours; anything else stays.
+    """Remove our file or our socket; anything else stays.
 
     Raises:
         InstallerError: the file cannot be removed.
@@ -276,7 +276,7 @@ def remove_published(host: Host, path: PurePosixPath) -> None:
 
 
 def is_foreign(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether the file or socket at ``path`` is not ours."""
+    """Tell whether the file or socket at ``path`` is foreign."""
     if not host.exists(path):
         return False
     if path.suffix == SOCKET:
@@ -290,10 +290,10 @@ def is_foreign(host: Host, path: PurePosixPath) -> bool:
 
 @contextmanager
 def hold(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
-    """Hold the ledger that ``opening`` opens, and release it at the end.
+    """Hold the ledger opened by ``opening``, and release the ledger at the end.
 
     Raises:
-        InternalError: an exception that is no InstallerError was raised; it is the cause.
+        InternalError: an exception was raised, the cause, and the exception is no InstallerError.
     """
     with internal_errors():
         ledger = opening()
@@ -333,7 +333,7 @@ def _release(ledger: Ledger) -> None:
 
 
 def _remove_upwards(host: Host, top: PurePosixPath, made: Iterable[PurePosixPath]) -> None:
-    """Remove ``top`` with everything below it, and the emptied directories of ``made`` above it.
+    """Remove ``top`` with everything below, and the emptied directories of ``made`` above.
 
     ``made`` is sorted from the deepest directory upwards.
     """
@@ -352,7 +352,7 @@ def _remove_upwards(host: Host, top: PurePosixPath, made: Iterable[PurePosixPath
 
 
 def read_saved(host: Host, layout: Layout, saved: Saved | None) -> File | None:
-    """Return a file as it was saved; None if there was none, or if the copy is missing or damaged."""
+    """Return a saved file; None for no file, or a missing or damaged copy."""
     if saved is None:
         return None
     with suppress(InstallerError):  # the copy's path is no regular file
@@ -363,7 +363,7 @@ def read_saved(host: Host, layout: Layout, saved: Saved | None) -> File | None:
 
 
 def _make_home(host: Host, layout: Layout) -> None:
-    """Make the ledger's directory and the missing ones above it, with a first ledger, in one rename."""
+    """Make the ledger's directory, missing directories above, and a first ledger, in a single rename."""
     missing = [path for path in (layout.home, *layout.home.parents) if not host.exists(path)]
     if not missing:
         return
@@ -375,7 +375,7 @@ def _make_home(host: Host, layout: Layout) -> None:
 
 
 def dumps(record: Record) -> bytes:
-    """Return the rows as JSON that a person can read."""
+    """Return the rows as readable JSON."""
     rows = {"version": VERSION, **to_builtins(record, enc_hook=str)}
     rows["nodes"] = dict(rows["nodes"])
     rows = {name: value for name, value in rows.items() if value or name in ALWAYS}
@@ -384,7 +384,7 @@ def dumps(record: Record) -> bytes:
 
 
 def loads(content: bytes) -> Record:
-    """Return the rows that ``dumps`` wrote.
+    """Return the rows of a ledger written by ``dumps``.
 
     Raises:
         ValueError: the content is damaged, or of another version.
@@ -424,7 +424,7 @@ def _whole(digits: str) -> int:
 
 
 def _path(kind: type, value: Any) -> PurePosixPath:
-    """Return a path of a row, which has to be absolute and without ``..``."""
+    """Return a path of a row; the path has to be absolute and without ``..``."""
     path = kind(value) if isinstance(value, str) else None
     if path is None or not path.is_absolute() or ".." in path.parts or "\0" in value:
         raise ValueError(f"the path {value!r:.100} is not absolute")

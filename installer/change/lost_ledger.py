@@ -43,8 +43,12 @@ def find_leftovers(
     """Return a part with the rows of unrecorded edits, and a note for each.
 
     By default all edits of NVIDIA's installer count: runtimes, drop-ins, imports and the toolkit's directory.
-    With ``ours``, for a lost ledger, only keys and the import that we write ourselves count. ``unread`` are
-    configs, with their engines, that name our toolkit, and that no engine may read any more.
+
+    Args:
+        facts: the facts of the node.
+        options: the options of the verb.
+        ours: whether only our own keys and our own import count, for a lost ledger.
+        unread: configs with our toolkit, each with the name of an engine; engines may no longer read them.
     """
     parts: list[Part] = []
     for engine in facts.engines:
@@ -52,7 +56,9 @@ def find_leftovers(
         leftovers = _Leftovers(engine, facts, options.layout.toolkit, ours=ours, unread=unread_paths)
         parts.append(leftovers.as_part())
     rows = sum_rows(parts)
-    notes = [note for part in parts for note in part.notes]
+    notes: list[str] = []
+    for part in parts:
+        notes += part.notes
     toolkit = None
     # NVIDIA's installer always writes config.toml. A directory without config.toml and without a runtime that
     # uses it is an administrator's.
@@ -66,7 +72,7 @@ def find_leftovers(
 
 
 class _Leftovers:
-    """The configs and hooks of one engine, searched for what starts the toolkit."""
+    """The search of an engine's configs and hooks for runtimes and hooks of the toolkit."""
 
     def __init__(
         self,
@@ -82,16 +88,22 @@ class _Leftovers:
         self.toolkit = toolkit
         self.ours = ours
         # The import of our drop-in is gone if the owner has written the root config anew.
-        unread = [path for path in unread if path not in engine.files and _is_drop_in(facts, path)]
+        unimported = []
+        for path in unread:
+            if path not in engine.files and _is_drop_in(facts, path):
+                unimported.append(path)
         self.trees: dict[PurePosixPath, Tree] = {}
-        for path in (*engine.files, *unread):
+        for path in (*engine.files, *unimported):
             if facts.contents[path] is not None:
                 self.trees[path] = tree_of(facts.contents[path], path)
-        self.runtimes = {path: dict(list_runtimes(tree, toolkit)) for path, tree in self.trees.items()}
+        self.runtimes: dict[PurePosixPath, dict[Key, PurePosixPath]] = {}
         # A drop-in of this name is NVIDIA's as a whole; nvidia-ctk writes other drop-ins to the same path.
-        self.drop_ins = {
-            path for path, runtimes in self.runtimes.items() if runtimes and path.stem == DROP_IN
-        }
+        self.drop_ins: set[PurePosixPath] = set()
+        for path, tree in self.trees.items():
+            runtimes = dict(list_runtimes(tree, toolkit))
+            self.runtimes[path] = runtimes
+            if runtimes and path.stem == DROP_IN:
+                self.drop_ins.add(path)
         if ours and facts.toolkit.kind is Kind.ABSENT:
             # Our link is gone, too: only our usual drop-in with nothing but our runtimes counts as ours.
             usual = engine.spec.drop_ins.usual
@@ -99,7 +111,7 @@ class _Leftovers:
                 is_elsewhere = usual is not None and path != usual
                 if is_elsewhere or self.holds_more(path):
                     del self.trees[path]
-        for path in unread:
+        for path in unimported:
             # The other keys may be the owner's, and he may import the file again.
             if path in self.trees and self.holds_more(path):
                 del self.trees[path]
@@ -112,7 +124,8 @@ class _Leftovers:
         notes: list[str] = []
         for path, tree in self.trees.items():
             started = self.runtimes[path]
-            runtimes |= {key[-1]: binary for key, binary in started.items()}
+            for key, binary in started.items():
+                runtimes[key[-1]] = binary
             if path in self.drop_ins and not self.ours:
                 configs.append(self.whole(path))
                 notes.append(f"{path} as a whole")
@@ -127,28 +140,29 @@ class _Leftovers:
                 # Our install writes the same definition if the config names no runtime.
                 notes.append(f"{BUILT_IN} in {path}, which stays: it may be an administrator's")
         hooks = [path for path in engine.hooks if _is_hook(self.facts, path, self.toolkit)]
-        configs += [self.whole(path) for path in hooks]
-        notes += [f"the hook {path}" for path in hooks]
+        for path in hooks:
+            configs.append(self.whole(path))
+            notes.append(f"the hook {path}")
         engines: tuple[EngineRow, ...] = ()
         if runtimes or hooks:
             engines = (EngineRow(engine.name, engine.socket, engine.unit, runtimes),)
         return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(notes))
 
     def whole(self, path: PurePosixPath) -> ConfigRow:
-        """Return the row of a file that an undo removes as a whole."""
+        """Make the row of a whole file for an undo to remove."""
         file = self.facts.contents[path]
         digests = (file.digest,) if file else ()
         return ConfigRow(self.engine.name, path, syntax=None, original=None, ours=digests, edits=())
 
     def edited(self, path: PurePosixPath, wanted_keys: tuple[WantedKey, ...]) -> ConfigRow:
-        """Return the row of a file from which an undo removes the wanted keys."""
+        """Make the row of a file for an undo to remove the wanted keys."""
         syntax = syntax_of(path, text_of(self.facts.contents[path], path), self.engine.name)
         empty = "{}" if syntax is Syntax.JSON else ""
         _, edits = apply(empty, wanted_keys, syntax, name=str(path))
         return ConfigRow(self.engine.name, path, syntax, original=None, ours=(), edits=edits)
 
     def beside(self, path: PurePosixPath) -> set[Key]:
-        """Return the key of the built-in runtime that a drop-in of ours names beside ours."""
+        """Return the key of the built-in runtime, which our drop-in names beside our runtime."""
         if not self.ours or path.stem != DROP_IN:
             return set()
         return {(*key[:-1], BUILT_IN) for key in self.runtimes[path]}
@@ -157,7 +171,9 @@ class _Leftovers:
         """Tell whether a drop-in holds more than the toolkit's runtimes and the choice of the default."""
         runtimes = {*self.runtimes[path], *self.beside(path)}
         default = self.engine.spec.default_key
-        ours = {("version",), *((*key[:-2], default) for key in runtimes)}
+        ours: set[Key] = {("version",)}
+        for runtime in runtimes:
+            ours.add((*runtime[:-2], default))
         for key, _ in leaves(self.trees[path]):
             is_below_runtime = any(key[: len(runtime)] == runtime for runtime in runtimes)
             if key not in ours and not is_below_runtime:
@@ -165,7 +181,7 @@ class _Leftovers:
         return False
 
     def find_keys(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[WantedKey]:
-        """Yield the keys that NVIDIA's tool has probably set in an administrator's file."""
+        """Yield the keys of an administrator's file with probable values of NVIDIA's tool."""
         for key in keys:
             default = (*key[:-2], self.engine.spec.default_key)
             if value_at(tree, default) == key[-1]:
@@ -178,14 +194,17 @@ class _Leftovers:
     def imports(self, tree: Tree) -> Iterator[WantedKey]:
         """Yield the imports to remove.
 
-        With ``ours`` these are our own imports of drop-ins, else the imports of NVIDIA's drop-ins alone.
+        For a lost ledger these are our own imports of drop-ins, else the imports of NVIDIA's drop-ins alone.
         """
         imports = tree.get("imports")
         if not self.engine.spec.drop_ins.is_imported or not isinstance(imports, list):
             return
         config = self.engine.config
         spec = self.engine.spec
-        own = {spec.find_own_import(path) for path in self.trees if self.runtimes[path] and path != config}
+        own = set()
+        for path in self.trees:
+            if self.runtimes[path] and path != config:
+                own.add(spec.find_own_import(path))
         for pattern in imports:
             if not isinstance(pattern, str):
                 continue
@@ -205,11 +224,15 @@ class _Leftovers:
 
 def _defines_built_in(tree: Tree, keys: Iterable[Key]) -> bool:
     """Tell whether a config defines the built-in runtime, beside one of the ``keys``, as our install does."""
-    return any(value_at(tree, (*key[:-1], BUILT_IN)) == {"runtime_type": RUNC_TYPE} for key in keys)
+    for key in keys:
+        definition = value_at(tree, (*key[:-1], BUILT_IN))
+        if definition == {"runtime_type": RUNC_TYPE}:
+            return True
+    return False
 
 
 def find_packages(facts: Facts, options: Options) -> Iterator[str]:
-    """Yield the runtimes that start NVIDIA's binaries elsewhere, as nvidia-ctk sets them up for packages."""
+    """Yield the runtimes with NVIDIA's binaries elsewhere, as nvidia-ctk sets runtimes up for packages."""
     for engine in facts.engines:
         for path in engine.files:
             tree = tree_of(facts.contents[path], path)
@@ -228,7 +251,7 @@ def _is_drop_in(facts: Facts, path: PurePosixPath) -> bool:
 
 
 def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
-    """Tell whether a file is an OCI hook that starts the toolkit."""
+    """Tell whether a file is an OCI hook with a program of the toolkit."""
     with suppress(InstallerError):  # no engine can read this file
         program = value_at(tree_of(facts.contents[path], path), ("hook", "path"))
         return isinstance(program, str) and PurePosixPath(program).is_relative_to(toolkit)
@@ -240,7 +263,7 @@ Named = Mapping[PurePosixPath, Mapping[PurePosixPath, str]]
 
 
 def find_toolkits(host: Host, options: Options) -> Named:
-    """Return the install-dirs that configs and hooks name, without asking any engine."""
+    """Search configs and hooks for install-dirs, without asking any engine."""
     named: dict[PurePosixPath, dict[PurePosixPath, str]] = {}
     for name, path in _list_configs(host, options):
         with suppress(InstallerError):  # an undo could not edit an unreadable file
@@ -250,7 +273,7 @@ def find_toolkits(host: Host, options: Options) -> Named:
 
 
 def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosixPath]]:
-    """Yield the configs that engines may read, with their engines: root configs, drop-ins and hooks."""
+    """Yield the possible configs of engines, with their engines: root configs, drop-ins and hooks."""
     for engine in ENGINES.values():
         if engine.built_in_runtime:
             continue
@@ -276,7 +299,7 @@ def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosix
 
 
 def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
-    """Return the configs that name our toolkit, with their engines; none if NVIDIA's toolkit has its path."""
+    """Find the configs with our toolkit, and their engines; none if NVIDIA's toolkit has the same path."""
     kind = host.kind(options.layout.toolkit, last=False)
     named = find_toolkits(host, options).get(options.install_dir, {})
     if kind is Kind.DIRECTORY:
@@ -294,16 +317,20 @@ def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
 
 
 def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Options:
-    """Return options with the install-dir that engines name.
+    """Set the install-dir of the options to the install-dir in the engines' configs.
 
     Raises:
-        InstallerError: engines name several, or another one than the options.
+        InstallerError: the configs name several install-dirs, or not the install-dir of the options.
     """
     if options.adopt or host.exists(options.layout.home):
         return options
     named = find_toolkits(host, options)
     asked = options.install_dir
-    found = sorted(place for place in named if host.exists(Layout(place).home))
+    found = []
+    for place in named:
+        if host.exists(Layout(place).home):
+            found.append(place)
+    found.sort()
     is_usual = asked == DEFAULT_INSTALL_DIR
     if not found:
         return options
@@ -320,12 +347,12 @@ def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Opti
 
 
 def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = False) -> None:
-    """Write a new ledger of the edits that configs show to be ours, if the ledger is lost.
+    """Write a new ledger of our edits in the configs, if the ledger is lost.
 
     Args:
         host: the node.
         options: the options of the verb.
-        ledger: the open ledger; nothing is done unless it is empty.
+        ledger: the open ledger; nothing is done unless this ledger is empty.
         undoes: whether an undo follows at once; the logged remedy says so.
     """
     if not ledger.record.empty:
@@ -364,13 +391,14 @@ def _warn_of_lost_ledger(options: Options, record: Record, notes: list[str], *, 
     remedy += f"and remove {options.install_dir} if it is empty"
     log.warning("ledger lost", found=notes, remedy=remedy)
     for row in record.configs:
-        if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):
+        edited_names = {edit.key[-1] for edit in row.edits}
+        if edited_names and ENGINES[row.engine].default_key in edited_names:
             remedy = "after an uninstall set the default runtime that it had before the install"
             log.warning("former default not known", engine=row.engine, path=str(row.path), remedy=remedy)
 
 
 def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
-    """Return the row of a CDI specification that no ledger knows: it names the hook of our toolkit."""
+    """Make the row of an unrecorded CDI specification with the hook of our toolkit."""
     file = host.read(SPECIFICATION)
     is_nvidias = host.kind(layout.toolkit, last=False) is Kind.DIRECTORY
     if file is None or is_nvidias or f'"{layout.cdi_hook}"'.encode() not in file.content:
@@ -379,7 +407,7 @@ def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
 
 
 def find_lost(host: Host, options: Options) -> Part | None:
-    """Return a part with rows for the edits that configs show to be ours; None if there are none.
+    """Make a part with rows for our edits in the configs; None without edits.
 
     Raises:
         InstallerError: a config cannot be read.

@@ -7,7 +7,7 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from math import inf
 from pathlib import PurePosixPath
 from platform import machine
@@ -106,7 +106,8 @@ ENGINE_PROCESSES: Final = frozenset((*ROWS, CONMON))
 class Node(Struct, frozen=True):
     """The node as it was read.
 
-    ``former`` is the ledger as it was written; ``record`` is without what belongs to another installer now.
+    ``former`` is the ledger as it was written; ``record`` leaves out the rows that now belong to
+    another installer.
     """
 
     host: Host
@@ -129,7 +130,7 @@ class Node(Struct, frozen=True):
         Args:
             writes: the files that may be written; by default the configs of the ledger.
             deep: whether to hash the installed payload.
-            seeks_references: whether to search the node for what else names the toolkit.
+            seeks_references: whether to search the node for references to the toolkit.
             of_verb: the facts of this verb alone, as fields of ``Facts``.
         """
         host = self.host
@@ -143,7 +144,13 @@ class Node(Struct, frozen=True):
         originals = {row.path: read_saved(host, layout, row.original) for row in rows}
         # A link in the place of our file goes with the file, so it counts as readable.
         engines = [replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines]
-        missing = config_files.list_missing_directories(host, writes or {row.path for row in rows})
+        if not writes:
+            writes = {row.path for row in rows}
+        missing = config_files.list_missing_directories(host, writes)
+        lost = set()
+        for row in rows:
+            if row.original and originals[row.path] is None:
+                lost.add(row.path)
         return Facts(
             engines=tuple(engines),
             contents=self.contents,
@@ -151,7 +158,7 @@ class Node(Struct, frozen=True):
             missing=frozenset(missing),
             toolkit=self._read_toolkit(deep=deep),
             record=self.record,
-            lost=frozenset(row.path for row in rows if row.original and originals[row.path] is None),
+            lost=frozenset(lost),
             relinked=relinked,
             links=links,
             references=references,
@@ -167,9 +174,12 @@ class Node(Struct, frozen=True):
         config = host.read(layout.config)
         replaced = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
         theirs = self.record.toolkit is None and access.is_foreign_toolkit(host, layout)
-        version_names = [name for name in host.names(layout.versions) if not name.startswith(".")]
+        version_names = host.names(layout.versions)
         kind = host.kind(layout.toolkit, last=False)
-        versions = {name: entries(host, layout.version(name)) for name in version_names}
+        versions = {}
+        for name in version_names:
+            if not name.startswith("."):
+                versions[name] = entries(host, layout.version(name))
         config_text = text_of(config, layout.config) if config else None
         digests: Mapping[PurePosixPath, str] = {}
         if deep and link.startswith(VERSIONS):
@@ -202,7 +212,7 @@ class Node(Struct, frozen=True):
                 yield error
 
     def find_references(self) -> Iterator[Reference]:
-        """Yield the places that name the toolkit or its device nodes, except the engines of the ledger."""
+        """Search the node for references to the toolkit; the engines of the ledger are left out."""
         nodes = [str(node.path) for node in self.record.nodes]
         places = (*list_places(self.host, self.options.layout), *nodes)
         texts = self._list_texts()
@@ -225,15 +235,15 @@ class Node(Struct, frozen=True):
         yield from self._search_path()
 
     def _refer_unseen(self, how: str, remedy: str) -> Reference:
-        """Return a reference by what could not be looked at: the toolkit stays, for that may need it."""
+        """Keep the toolkit for an unread file or process, which may need the toolkit."""
         return Reference(how, str(self.options.layout.toolkit / RUNTIME), remedy)
 
     def follow_links(
         self, references: Collection[Reference]
     ) -> tuple[dict[str, PurePosixPath], frozenset[str]]:
-        """Return the real paths of all named programs and of the install-dir, and the programs that return.
+        """Resolve all named programs and the install-dir, and find the returning programs.
 
-        A program returns if the undo puts the directory of another installer back at its path.
+        A program returns if the undo restores the directory of another installer at the program's path.
         """
         layout = self.options.layout
         links: dict[str, PurePosixPath] = {}
@@ -255,11 +265,14 @@ class Node(Struct, frozen=True):
                         links[value] = real
                     if ours is not None:
                         break
-        returning = {each for each in named if self._returns(links.get(each, each))}
+        returning = set()
+        for program in named:
+            if self._returns(links.get(program, program)):
+                returning.add(program)
         return links, frozenset(returning)
 
     def _returns(self, program: str | PurePosixPath) -> bool:
-        """Tell whether the directory that was replaced by ours has a program at the same path."""
+        """Tell whether the replaced directory of another installer has a program at the same path."""
         path = PurePosixPath(program)
         layout = self.options.layout
         skipped_parts = {layout.versions: 1, layout.toolkit: 0}  # a version's own directory is skipped
@@ -271,7 +284,7 @@ class Node(Struct, frozen=True):
         return False
 
     def _list_texts(self) -> Iterator[PurePosixPath]:
-        """Yield the files to search, each once, without those whose text after the undo is judged instead."""
+        """Yield the files to search, each once, but no edited config, for the text after the undo counts."""
         host = self.host
         edited = set()
         for row in self.record.configs:
@@ -280,7 +293,9 @@ class Node(Struct, frozen=True):
             if row.engine == OWNER and file is not None and file.digest not in row.ours:
                 edited.add(row.path)
         seen = {host.resolve(path) for path in self.contents.keys() - edited}
-        hook_dirs = [place for each in self.engines for place in each.served.hook_dirs]
+        hook_dirs: list[PurePosixPath] = []
+        for engine in self.engines:
+            hook_dirs += engine.served.hook_dirs
         places = dict.fromkeys((*hook_dirs, *_list_places(self.contents)), 0)
         for place, depth in {**places, **SEARCHED}.items():
             paths: Iterable[PurePosixPath] = (place,)
@@ -294,9 +309,9 @@ class Node(Struct, frozen=True):
                     seen.add(real)
 
     def _search_engines(self) -> Iterator[Reference]:
-        """Yield the programs that running engines outside the ledger read in configs, or get by flags.
+        """Search the configs and flags of running engines outside the ledger for programs.
 
-        Nothing connects to these engines: an engine takes a client of its NRI socket for a plugin.
+        Nothing connects to these engines: an engine takes each client of the NRI socket for a plugin.
         """
         host = self.host
         for process in list_host_processes(host, ENGINE_PROCESSES):
@@ -311,7 +326,7 @@ class Node(Struct, frozen=True):
                 yield from self._search_engine(spec, unit or f"pid {process.pid}", words)
 
     def _search_engine(self, spec: Engine, unit: str, words: tuple[str, ...]) -> Iterator[Reference]:
-        """Yield the programs that the engine of a unit reads in configs, or gets by flags."""
+        """Search the configs and flags of a unit's engine for programs."""
         host = self.host
         runs = f"{spec.title} of {unit} runs and"
         remedy = f"correct that, stop or restart {unit}"
@@ -328,18 +343,22 @@ class Node(Struct, frozen=True):
                     yield Reference(f"{runs} reads {path}, which names", program, remedy)
 
     def _is_known(self, process: HostProcess, spec: Engine, unit: str, words: Sequence[str]) -> bool:
-        """Tell whether a process is an engine of the ledger, or one that finds the toolkit by itself."""
+        """Tell whether a process is an engine of the ledger, or finds the toolkit without a config."""
         for engine in self.engines:
             is_same = engine.pid == process.pid
             if engine.pid is None:
                 is_same = bool(unit) and engine.unit == unit
             if is_same and engine.spec.process == spec.process:
                 return True
-        return any(list_generating(spec.process, path, path) for path in map(PurePosixPath, words))
+        paths = map(PurePosixPath, words)
+        return any(list_generating(spec.process, path, path) for path in paths)
 
     def _search_path(self) -> Iterator[Reference]:
-        """Yield the programs in PATH that lead to ours: engines or people start them by a mere name."""
-        patterns = (*chain.from_iterable(engine.started_programs for engine in ENGINES.values()), *PROGRAMS)
+        """Search PATH for links to our programs: engines and people start a program by a mere name."""
+        patterns: list[str] = []
+        for spec in ENGINES.values():
+            patterns += spec.started_programs
+        patterns += PROGRAMS
         wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
         # containerd looks in the directory of its own program, too.
         beside_engines = [(engine.exe.parent,) for engine in self.engines if engine.exe]
@@ -365,11 +384,14 @@ class Node(Struct, frozen=True):
 
     def _list_paths(self) -> tuple[tuple[PurePosixPath, ...], ...]:
         """Return the PATHs by which engines find programs, each once."""
-        paths = [path for engine in self.engines for path in engine.paths]
-        return tuple(dict.fromkeys((*paths, PATH)))
+        paths: list[tuple[PurePosixPath, ...]] = []
+        for engine in self.engines:
+            paths += engine.paths
+        paths.append(PATH)
+        return tuple(dict.fromkeys(paths))
 
     def _look_up(self, value: str) -> Iterator[PurePosixPath]:
-        """Yield the paths of a program as engines look for it: by its path, or in each PATH."""
+        """Look a program up as engines do: by path, or in each PATH."""
         if "/" in value:
             if value.startswith("/"):
                 yield PurePosixPath(value)
@@ -406,7 +428,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
         host: the node.
         options: the options of the install.
         record: the ledger.
-        patience_s: how long to wait for an engine that has crashed.
+        patience_s: how long to wait for a crashed engine.
     """
     former = record
     record = _list_held(host, options, record)
@@ -437,33 +459,28 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     obstacles = [*node.find_obstacles(targets, by_cdi=by_cdi)]
     running, _ = find_in_use(host, options.layout, record, engines)
 
-    source = options.toolkit_source
-    sums = sums_of(source)
-    artifacts = access.read_artifacts(source, sums)
-    interpreters = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
-    absent = frozenset(path for path in interpreters if host.kind(path) is not Kind.FILE)
-    version = access.ask_version(source, sums)
-    free_bytes = host.free_bytes(options.install_dir)
+    payload = _read_payload(host, options)
     driver, notes = driver_root(host, options)
     ldconfig_real = host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE
-    read = targets.union(*(engine.files for engine in engines))
+    read = set(targets)
+    for engine in engines:
+        read.update(engine.files)
     untouched = {row.path for row in record.configs} - targets
     read_only = config_files.explain_unwritable(host, untouched)
-    linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
+    linked = set()
+    for path in targets:
+        if host.link_target(path) is not None:
+            linked.add(host.resolve(path))
     driver_facts = DriverFacts(driver, ldconfig_real, is_suse(host))
-    real_paths = {}
-    for path in read:
-        real = host.resolve(path)
-        if real != path:
-            real_paths[path] = real
+    real_paths = _find_real_paths(host, read)
     unwritable = config_files.explain_unwritable(host, targets)
     if not by_cdi:
         obstacles += found.overruled
-    obstacles += find_loops(host, options, artifacts)
+    obstacles += find_loops(host, options, payload.artifacts)
     return node.facts(
         writes=targets | linked,
         deep=True,
-        payload=PayloadFacts(artifacts, absent, version, free_bytes, machine()),
+        payload=payload,
         driver=driver_facts,
         cdi=cdi,
         containers=ContainerFacts(running),
@@ -473,6 +490,31 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
         obstacles=tuple(obstacles),
         notes=(*found.notes, *unused, *notes, *map(LEFT.format, sorted(read_only))),
     )
+
+
+def _read_payload(host: Host, options: Options) -> PayloadFacts:
+    """Return the facts of the toolkit to install, and of the free space."""
+    source = options.toolkit_source
+    sums = sums_of(source)
+    artifacts = access.read_artifacts(source, sums)
+    interpreters = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
+    absent = set()
+    for path in interpreters:
+        if host.kind(path) is not Kind.FILE:
+            absent.add(path)
+    version = access.ask_version(source, sums)
+    free_bytes = host.free_bytes(options.install_dir)
+    return PayloadFacts(artifacts, frozenset(absent), version, free_bytes, machine())
+
+
+def _find_real_paths(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
+    """Return the real path of each path with a link in it."""
+    real_paths = {}
+    for path in paths:
+        real = host.resolve(path)
+        if real != path:
+            real_paths[path] = real
+    return real_paths
 
 
 def _read_cdi(
@@ -503,7 +545,7 @@ def _read_cdi(
 
 
 def observe_adoption(host: Host, options: Options, more: Iterable[PurePosixPath] = ()) -> Facts:
-    """Return the facts of what NVIDIA's own installer left; ``more`` are configs that no engine may read.
+    """Observe the edits of NVIDIA's own installer; engines may not read the configs of ``more``.
 
     Raises:
         InstallerError: no engine runs, or a config cannot be read.
@@ -513,9 +555,12 @@ def observe_adoption(host: Host, options: Options, more: Iterable[PurePosixPath]
     refusal = next(iter(found.refused.values()), None)
     if refusal is not None:
         raise refusal
-    engines = tuple(replace(engine, hooks=tuple(list_hooks(host, engine))) for engine in found.engines)
+    engines = []
+    for engine in found.engines:
+        hooks = tuple(list_hooks(host, engine))
+        engines.append(replace(engine, hooks=hooks))
     contents = _read_configs(host, record, engines, more)
-    return Node(host, options, record, record, engines, contents).facts(notes=found.notes)
+    return Node(host, options, record, record, tuple(engines), contents).facts(notes=found.notes)
 
 
 def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:
@@ -525,7 +570,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
         host: the node.
         options: the options of the undo.
         record: the ledger.
-        awaits_s: how long to wait, at most, for an engine that is being restarted.
+        awaits_s: how long to wait, at most, for the end of an engine's restart.
     """
     former = record
     record = _list_held(host, options, record)
@@ -534,12 +579,17 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
         if ENGINES[row.name].is_restarted and not record.finished:
             # A restart that was begun before a crash or a stop of ours may be going on.
             unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
-        paths = (config.path for config in record.configs if config.engine == row.name)
+        paths = [config.path for config in record.configs if config.engine == row.name]
         engine = observe_row(host, row, paths, options, awaits_s=awaits_s)
         engines.append(with_live_containers(host, engine))
-    more = {path for engine in ENGINES.values() for path in config_files.usual_configs(host, engine)}
+    more: set[PurePosixPath] = set()
+    for spec in ENGINES.values():
+        more.update(config_files.usual_configs(host, spec))
     for places in options.places.values():
-        more |= {path for path in (places.config, places.drop_in) if path}
+        if places.config:
+            more.add(places.config)
+        if places.drop_in:
+            more.add(places.drop_in)
     for engine in engines:
         next_config = path_of(engine.next_words, engine.spec.cmdline.config)
         if next_config:
@@ -558,7 +608,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
 
 
 def _list_held(host: Host, options: Options, former: Record) -> Record:
-    """Return the ledger without what belongs to another installer now, with a row for each copy of a config.
+    """Leave out the rows of another installer, and add a row for each copy of a config.
 
     Engines copy their root configs, and a link may have led to another path when the config was written.
     """
@@ -576,14 +626,15 @@ def _list_held(host: Host, options: Options, former: Record) -> Record:
                 if file is not None and holds_ours(row, file):
                     copies.add(path)
         configs.append(row)
-        configs += [replace(row, path=path, target=None) for path in sorted(copies - known)]
+        for path in sorted(copies - known):
+            configs.append(replace(row, path=path, target=None))
     return replace(record, configs=tuple(configs))
 
 
 def _read_configs(
     host: Host, record: Record, engines: Iterable[EngineState], more: Iterable[PurePosixPath] = ()
 ) -> dict[PurePosixPath, File | None]:
-    """Return the configs that engines read, those of the ledger, those that may be written, and ``more``."""
+    """Read the configs of the engines, of the ledger and of an install, and ``more``."""
     paths = {*more, *(row.path for row in record.configs)}
     for each in engines:
         paths |= {*each.files, *each.hooks, *config_files.list_targets(each)}
@@ -591,7 +642,7 @@ def _read_configs(
 
 
 def find_loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterator[InstallerError]:
-    """Yield an error for each packaged program of the host that leads to our toolkit, and so to itself."""
+    """Refuse a packaged program of the host with a link into our toolkit: the program would start itself."""
     if not options.in_place:
         return
     for artifact in artifacts:
@@ -604,7 +655,7 @@ def find_loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> I
 
 
 def _list_places(contents: Mapping[PurePosixPath, File | None]) -> Iterator[PurePosixPath]:
-    """Yield the paths that configs name by a searched key."""
+    """Yield the paths in configs under a searched key."""
     for config, file in contents.items():
         with suppress(InstallerError):  # no engine can read this config
             for key, value in flatten(tree_of(file, config)):
@@ -629,8 +680,11 @@ def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePo
 
 
 def find_moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
-    """Yield an error for each other install-dir of ours that an engine's config still names."""
-    for place in sorted({place for file in contents for place in list_toolkits(file)}):
+    """Refuse an engine's config with the toolkit of another install-dir."""
+    toolkits: set[PurePosixPath] = set()
+    for file in contents:
+        toolkits |= list_toolkits(file)
+    for place in sorted(toolkits):
         if place != options.install_dir and host.exists(Layout(place).ledger):
             yield InstallerError(
                 f"install into {options.install_dir} (an engine's config still names the toolkit in {place})",
@@ -640,6 +694,11 @@ def find_moved(host: Host, options: Options, contents: Iterable[File | None]) ->
 
 
 def list_toolkits(file: File | None) -> set[PurePosixPath]:
-    """Return the install-dirs that a config names."""
-    content = re.sub(COMMENT.pattern.encode(), b"", file.content) if file else b""
-    return {PurePosixPath(place.decode(errors="surrogateescape")) for place in TOOLKITS.findall(content)}
+    """Find the install-dirs in a config."""
+    if file is None:
+        return set()
+    content = re.sub(COMMENT.pattern.encode(), b"", file.content)
+    toolkits = set()
+    for place in TOOLKITS.findall(content):
+        toolkits.add(PurePosixPath(place.decode(errors="surrogateescape")))
+    return toolkits

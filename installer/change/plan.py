@@ -26,7 +26,17 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
 from installer.model.engine import STANDARD_NAMES, EngineState, RuntimeEntry
-from installer.model.facts import OWNER, Container, EngineRow, Facts, Record, ToolkitRow, names_of, require
+from installer.model.facts import (
+    OWNER,
+    ConfigRow,
+    Container,
+    EngineRow,
+    Facts,
+    Record,
+    ToolkitRow,
+    names_of,
+    require,
+)
 from installer.model.files import File
 from installer.model.options import Options
 from installer.model.steps import (
@@ -84,17 +94,17 @@ class Plan(Struct, frozen=True):
 
     @property
     def reloaded(self) -> tuple[str, ...]:
-        """The engines that are restarted or reloaded."""
+        """The restarted or reloaded engines."""
         return tuple(step.engine for step in self.steps if isinstance(step, Reload))
 
     @property
     def backups(self) -> tuple[File, ...]:
-        """The files that are saved ahead of all steps."""
+        """The files to save ahead of all steps."""
         return tuple(chain.from_iterable(part.backups for part in self.parts))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Facts for the owner that stop nothing."""
+        """Facts for the owner; a note stops nothing."""
         return tuple(chain.from_iterable(part.notes for part in self.parts))
 
     @property
@@ -104,7 +114,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def needed(self) -> tuple[InstallerError, ...]:
-        """The reasons why something of ours stays after an undo."""
+        """The reasons to keep the toolkit after an undo."""
         return tuple(chain.from_iterable(part.needed for part in self.parts))
 
 
@@ -122,12 +132,12 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
 
 
 def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
-    """Return the steps that make the host serve our runtimes, or our devices by CDI; none if it does already.
+    """Plan to make the host serve our runtimes, or our devices by CDI; a served host gets no steps.
 
     Args:
-        facts: the node as it was observed.
+        facts: the observed node.
         options: the options of the install.
-        ask: the dry run, which tells what an engine would have in force with given texts.
+        ask: the dry run: the config of an engine in force with given texts.
     """
     record = facts.record
     mode, reason = cdi.mode_of(facts.engines, record, options)
@@ -160,7 +170,9 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         notes=(*facts.notes, *advise(require(facts.payload).version)),
         obstacles=(*facts.obstacles, *_find_renamed(facts, {entry.name for entry in entries})),
     )
-    refusals = [Part(name_part(name), obstacles=(error,), refused=True) for name, error in refused.items()]
+    refusals = []
+    for name, refusal in refused.items():
+        refusals.append(Part(name_part(name), obstacles=(refusal,), refused=True))
     parts = (
         node,
         *refusals,
@@ -178,7 +190,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
 
 
 def _find_low_level(installs: Sequence[EngineInstall], facts: Facts, options: Options) -> tuple[str, ...]:
-    """Return the low-level runtimes that our runtimes wrap: paths first, then the names of programs."""
+    """List the low-level runtimes for our runtimes to wrap: paths first, then the names of programs."""
     record = facts.record
     words: list[str] = []
     for install in installs:
@@ -223,7 +235,7 @@ def _sum_install(
         turn=record.turn,
         finished=True,
     )
-    steps = list(chain.from_iterable(part.steps for part in parts))
+    steps = _list_steps(parts)
     pending: dict[str, NotYetError] = {}
     unverified: list[str] = []
     earlier: list[WriteConfig] = []
@@ -251,8 +263,16 @@ def _sum_install(
     return replace(plan, parts=(*parts, failed))
 
 
+def _list_steps(parts: Iterable[Part]) -> list[Step]:
+    """Return the steps of all parts, in their order."""
+    steps: list[Step] = []
+    for part in parts:
+        steps += part.steps
+    return steps
+
+
 def _find_earlier_writes(install: EngineInstall) -> Iterator[WriteConfig]:
-    """Yield the writes of earlier installs that only the restart of this plan brings into force."""
+    """Yield the writes of earlier installs that wait for the restart of this plan."""
     engine = install.engine
     facts = install.request.facts
     row = install.request.row
@@ -265,7 +285,7 @@ def _find_earlier_writes(install: EngineInstall) -> Iterator[WriteConfig]:
 
 
 def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
-    """Return the digest of everything on which an engine's answer depends.
+    """Return the digest of everything behind an engine's answer.
 
     An install that has failed fails again while the digest is the same.
     """
@@ -289,7 +309,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
 
 
 def _refuse_failed(plan: Plan, record: Record, options: Options) -> tuple[InstallerError, ...]:
-    """Return why a plan that would reload an engine is not tried again: the same plan has failed."""
+    """Refuse to reload an engine again by a plan that has failed."""
     failed = record.failed
     reloads = any(isinstance(step, Reload) for step in plan.steps) or plan.pending
     if failed is None or not reloads or options.retry or failed.digest != plan.digest:
@@ -303,7 +323,7 @@ def _refuse_failed(plan: Plan, record: Record, options: Options) -> tuple[Instal
 
 
 def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
-    """Yield an error for each runtime that is to go or to be renamed while containers run on it.
+    """Refuse to remove or rename a runtime under running containers.
 
     ``names`` are the runtimes of the install; none in CDI mode.
     """
@@ -329,36 +349,39 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
 
 
 def _make_directories(facts: Facts, parts: Iterable[Part]) -> Part:
-    """Return the part that makes the directories of all files which ``parts`` write.
+    """Plan the missing directories of all files in the writes of ``parts``.
 
-    A directory in which no file can be written is an obstacle.
+    An unwritable directory is an obstacle.
     """
     written: set[PurePosixPath] = set()
-    for step in chain.from_iterable(part.steps for part in parts):
+    for step in _list_steps(parts):
         if isinstance(step, WriteConfig | WriteSpecification):
             written.add(step.path)
-    paths = written | {facts.targets[path] for path in written & facts.targets.keys()}
-    above = set(chain.from_iterable(path.parents for path in paths))
+    paths = set(written)
+    for path in written & facts.targets.keys():
+        paths.add(facts.targets[path])
+    above: set[PurePosixPath] = set()
+    for path in paths:
+        above.update(path.parents)
     missing = above & facts.missing
     made = sorted(missing, key=lambda path: len(path.parts))
     planned: list[tuple[Step, str]] = []
     for directory in made:
         first = next(path for path in sorted(paths) if directory in path.parents)
         planned.append((MakeDirectory(directory), f"{first} goes there"))
-    return Part(
-        DIRECTORIES,
-        tuple(planned),
-        Record(directories=tuple(made)),
-        obstacles=tuple(error for path, error in sorted(facts.unwritable.items()) if path in written),
-    )
+    obstacles = []
+    for path, error in sorted(facts.unwritable.items()):
+        if path in written:
+            obstacles.append(error)
+    return Part(DIRECTORIES, tuple(planned), Record(directories=tuple(made)), obstacles=tuple(obstacles))
 
 
 def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
-    """Return the steps that remove everything of ours, whoever has changed the node since.
+    """Plan the removal of everything we installed, whoever has changed the node since.
 
     The engines come first (``engine_plan.undo_engine``), the payload last. While containers run on our
-    runtimes, their payload stays, or links to a low-level runtime take its place, and an engine keeps the
-    handlers that it needs for them; ``in_use`` names these containers.
+    runtimes, the payload stays, or links to a low-level runtime replace the payload, and an engine keeps the
+    handlers of these containers, which ``in_use`` names.
     """
     record = facts.record
     engines = []
@@ -367,7 +390,9 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         engines.append(make_part(name_part(row.name), undo_engine))
     references = make_part("references", lambda: _find_references(facts, engines, options))
     first = (*engines, references, _check_undo(facts, options))
-    needed = list(chain.from_iterable(part.needed for part in first))
+    needed: list[InstallerError] = []
+    for part in first:
+        needed += part.needed
     running = facts.containers.running
     stays = bool(running or needed)
 
@@ -397,21 +422,25 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
 
 
 def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
-    """Return the plan of an undo; if something of ours ``stays``, the ledger says why."""
+    """Return the plan of an undo; if the toolkit ``stays``, the ledger has the reason."""
     record = facts.record
     running = facts.containers.running
     final_rows = sum_rows(parts)
-    steps = list(chain.from_iterable(part.steps for part in parts))
+    steps = _list_steps(parts)
     in_progress = record
     if steps:
-        in_progress_rows = chain.from_iterable(part.in_progress for part in parts)
-        configs = {row.path: row for row in in_progress_rows}
+        configs: dict[PurePosixPath, ConfigRow] = {}
+        for part in parts:
+            for row in part.in_progress:
+                configs[row.path] = row
         known = tuple(rows.add_known_texts(configs.values(), steps))
         in_progress = replace(record, configs=known, directories=final_rows.directories, finished=False)
 
     final = None
     if stays:
-        needed = list(chain.from_iterable(part.needed for part in parts))
+        needed: list[InstallerError] = []
+        for part in parts:
+            needed += part.needed
         problem = needed[0].problem if needed else ""
         if running:
             problem = f"undo everything (our runtime runs {names_of(running)})"
@@ -435,10 +464,10 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
 
 
 def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
-    """Return the part that keeps the toolkit while others name it.
+    """Keep the toolkit while others name the toolkit.
 
     The rows of undone engines stay then, too: the next undo asks these engines again, since a running engine
-    counts, not its files.
+    counts, not the files.
     """
     needed = tuple(find_references(facts, engines, options))
     if not options.thorough:
@@ -446,13 +475,17 @@ def _find_references(facts: Facts, engines: Sequence[Part], options: Options) ->
         needed += (InstallerError(problem, remedy="run uninstall", code="undo-killed"),)
     rows: list[EngineRow] = []
     if needed:
-        kept = {row.name for row in chain.from_iterable(part.rows.engines for part in engines)}
-        rows = [replace(row, config=None) for row in facts.record.engines if row.name not in kept]
+        kept: set[str] = set()
+        for part in engines:
+            kept.update(row.name for row in part.rows.engines)
+        for row in facts.record.engines:
+            if row.name not in kept:
+                rows.append(replace(row, config=None))
     return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
 
 
 def _check_undo(facts: Facts, options: Options) -> Part:
-    """Return the part with the obstacles of an undo, and with the files that cannot be restored."""
+    """Collect the obstacles of an undo, and note the unrestorable files."""
     obstacles = []
     needed = []
     for engine in facts.engines:
@@ -489,16 +522,16 @@ def plan_rollback(
     running: tuple[Container, ...] = (),
     reason: str = "the install failed",
 ) -> Plan:
-    """Return the steps that revert the steps ``done`` of a plan and restore its former rows, ``record``.
+    """Plan to revert the steps ``done`` of a plan and to restore the former rows, ``record``.
 
-    An engine whose reload was tried is reloaded again, and has to serve what it served before, if it did.
+    After a tried reload an engine is reloaded again, and has to serve the same runtimes as before.
     After a first install ``running`` containers keep their engine and the payload as they are.
 
     Args:
-        plan: the plan that failed.
-        done: its steps so far; the last may be half done.
+        plan: the failed plan.
+        done: the steps so far; the last may be half done.
         record: the ledger before the plan.
-        running: the containers that run on our runtimes.
+        running: the containers on our runtimes.
         reason: the reason of the roll-back, for the log.
     """
     used: set[str] = set()  # the engines that stay as they are

@@ -4,8 +4,9 @@ An undo removes the toolkit only if nothing names it any more.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import PurePosixPath
 from posixpath import normpath
 
@@ -23,11 +24,24 @@ from installer.model.steps import TRY_AGAIN, Part, Reload, WriteConfig
 
 
 def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
-    """Yield an error for each reference to the toolkit that remains after the steps of ``parts``."""
-    parts = tuple(parts)
-    layout = options.layout
-    steps = [step for part in parts for step in part.steps]
-    texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
+    """Report each remaining reference to the toolkit after the steps of ``parts``."""
+    for reference in _list_remaining(facts, tuple(parts), options.layout):
+        leads = ""
+        if reference.program in facts.links:
+            leads = f", which leads to {facts.links[reference.program]}"
+        problem = f"remove the toolkit ({reference.how} {reference.program}{leads})"
+        yield InstallerError(problem, remedy=f"{reference.remedy}, then {TRY_AGAIN}", code="toolkit-needed")
+
+
+def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list[Reference]:
+    """List the remaining references: of texts, of engines, and of the rest of the node."""
+    texts = dict(facts.contents)
+    reloaded = set()
+    for step in chain.from_iterable(part.steps for part in parts):
+        if isinstance(step, WriteConfig):
+            texts[step.path] = step.after
+        elif isinstance(step, Reload):
+            reloaded.add(step.engine)
     # Configs that keep our runtimes, and files that belong to no engine, are no references.
     skipped = {row.path for row in facts.record.configs if row.engine not in ENGINES}
     for part in parts:
@@ -39,27 +53,22 @@ def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> It
         first = next(_find_new(path, texts[path], facts, layout), None)
         if first is not None:
             found.append(first)
-    reloaded = {step.engine for step in steps if isinstance(step, Reload)}
-    found += [each for each in _find_served(facts, reloaded) if is_removed(facts, each.program, layout)]
+    for reference in _find_served(facts, reloaded):
+        if is_removed(facts, reference.program, layout):
+            found.append(reference)
     # Of several references by one place the first is reported, at the position of the last.
     by_place: dict[str, Reference] = {}
     for each in facts.references:
         if is_removed(facts, each.program, layout):
             by_place[each.how] = by_place.pop(each.how, each)
     found += by_place.values()
-
-    for each in found:
-        leads = ""
-        if each.program in facts.links:
-            leads = f", which leads to {facts.links[each.program]}"
-        problem = f"remove the toolkit ({each.how} {each.program}{leads})"
-        yield InstallerError(problem, remedy=f"{each.remedy}, then {TRY_AGAIN}", code="toolkit-needed")
+    return found
 
 
 def find_last_references(facts: Facts, options: Options) -> Iterator[InstallerError]:
-    """Yield an error for each reference that remains once every engine is without us.
+    """Report each remaining reference to the toolkit once every engine is without us.
 
-    Engines that still serve our runtimes count, too.
+    An engine with our runtimes in force counts, too.
     """
     yield from find_references(facts, (), options)
     for engine in facts.engines:
@@ -97,9 +106,12 @@ def is_removed(facts: Facts, value: str, layout: Layout) -> bool:
 
 
 def _is_below(facts: Facts, value: str, layout: Layout, *names: str) -> bool:
-    """Tell whether a path or its link's target is below one of the ``names`` in the install-dir."""
+    """Tell whether a path or the target of a link is below any of the ``names`` in the install-dir."""
     real_install_dir = facts.links.get(str(layout.install_dir), layout.install_dir)
-    places = {directory / name for directory in (layout.install_dir, real_install_dir) for name in names}
+    places = set()
+    for directory in (layout.install_dir, real_install_dir):
+        for name in names:
+            places.add(directory / name)
     paths = []
     if value.startswith("/"):  # a mere word is no path
         paths.append(PurePosixPath(normpath(f"/{value.lstrip('/')}")))
@@ -109,7 +121,7 @@ def _is_below(facts: Facts, value: str, layout: Layout, *names: str) -> bool:
 
 
 def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
-    """Yield the rows, each with the programs of the toolkit that its file named before our first install."""
+    """Add to each row the programs of the toolkit in the file before our first install."""
     for row in rows:
         former = facts.record.config(row.path)
         if former is not None:
@@ -121,7 +133,7 @@ def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> I
 
 
 def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layout) -> Iterator[Reference]:
-    """Yield the programs of the toolkit that a file names more often than before our first install."""
+    """Yield the programs of the toolkit with more mentions in a file than before our first install."""
     row = facts.record.config(path)
     known = row.named if row is not None else None
     if known is None:  # a ledger of 0.1.0 tells the text alone
@@ -133,11 +145,14 @@ def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layo
 
 
 def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]:
-    """Yield the programs that engines start by a flag, or by runtimes of others that they serve.
+    """Yield the programs of engines' flags, and of the other runtimes in force.
 
-    A reloaded engine serves what its files say; its runtimes are skipped.
+    A reloaded engine serves the runtimes of the files, which are judged as texts.
     """
-    ours = {(row.name, name) for row in facts.record.engines for name in row.runtimes}
+    ours: set[tuple[str, str]] = set()
+    for row in facts.record.engines:
+        for name in row.runtimes:
+            ours.add((row.name, name))
     for engine in facts.engines:
         now = engine.flags.runtimes
         later = engine.next_flags.runtimes
@@ -155,7 +170,7 @@ def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]
 
 
 def list_programs(file: File | None, path: PurePosixPath) -> Iterator[str]:
-    """Yield the programs that a file may name: any path, and a word as the value of a runtime's program."""
+    """Yield the possible programs in a file: any path, and a word as the value of a runtime's program."""
     with suppress(InstallerError):
         tree = tree_of(file, path)
         for key, value in flatten(tree):
@@ -170,7 +185,7 @@ def list_programs(file: File | None, path: PurePosixPath) -> Iterator[str]:
 
 
 def _list_words(value: object) -> Iterator[str]:
-    """Yield the strings in a value; those in a list also without the text up to an equals sign."""
+    """Yield the strings in a value; strings of a list also without the text up to an equals sign."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -185,14 +200,15 @@ def _list_words(value: object) -> Iterator[str]:
 
 
 def find_taken_over(facts: Facts, options: Options) -> Part:
-    """Return the part that tells what an undo leaves to another installer with a toolkit at our path."""
+    """Note the runtimes left to another installer with a toolkit at our path."""
     notes: list[str] = []
     if not facts.toolkit.theirs:
         return Part("adopted")
     for path in sorted(facts.contents):
         with suppress(InstallerError):  # no engine can read this config, so it starts nothing
             runtimes = list_runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
-            names = ", ".join(sorted({key[-1] for key, _ in runtimes}))
+            runtime_names = {key[-1] for key, _ in runtimes}
+            names = ", ".join(sorted(runtime_names))
             if names:
                 notes.append(
                     f"left {names} in {path}: another installer has put its toolkit in the place of ours, "
@@ -202,7 +218,7 @@ def find_taken_over(facts: Facts, options: Options) -> Part:
 
 
 def list_runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:
-    """Yield the key of each runtime that starts the toolkit, and its program."""
+    """Yield the key and the program of each runtime in the toolkit."""
     for key, value in leaves(tree):
         if not isinstance(value, str):
             continue

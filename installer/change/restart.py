@@ -42,7 +42,7 @@ class When(Enum):
 
 
 class Restart(Struct, frozen=True):
-    """The answer: when an engine is restarted, why, and what forbids the restart."""
+    """The answer: when an engine is restarted, the reason, and the errors against the restart."""
 
     when: When
     reason: str
@@ -57,13 +57,13 @@ class Restart(Struct, frozen=True):
 def decide_for_install(
     request: InstallRequest, candidate: Candidate, expected: Reload, after: EffectiveConfig | None
 ) -> Restart:
-    """Decide whether an install restarts an engine; the first rule that applies decides.
+    """Decide whether an install restarts an engine, by the first applicable rule.
 
     Args:
-        request: the engine, and the runtimes that it is to serve.
+        request: the engine, and the runtimes to serve.
         candidate: the chosen texts.
         expected: what the engine has to serve in the end.
-        after: the config in force after a restart; None if it is not known.
+        after: the config in force after a restart; None if unknown.
     """
     engine = request.engine
     if request.options.restart_mode is RestartMode.NONE:
@@ -86,7 +86,7 @@ def decide_for_install(
 
 
 def _repairs_program(request: InstallRequest, candidate: Candidate) -> bool:
-    """Tell whether a write repairs a config in force that names a program that is missing."""
+    """Tell whether a write repairs a config in force with a missing program."""
     engine = request.engine
     if not (candidate.writes and engine.missing_programs):
         return False
@@ -94,10 +94,10 @@ def _repairs_program(request: InstallRequest, candidate: Candidate) -> bool:
 
 
 def decide_for_undo(request: UndoRequest, candidate: UndoCandidate, expected: Reload) -> Restart:
-    """Decide whether an undo restarts an engine; the first rule that applies decides.
+    """Decide whether an undo restarts an engine, by the first applicable rule.
 
     Args:
-        request: the engine, and what the ledger holds of it.
+        request: the engine, and the rows of the engine.
         candidate: the texts without us, or without our default alone.
         expected: what the engine has to serve in the end.
     """
@@ -139,7 +139,7 @@ def _find_need_of_undo(request: UndoRequest, candidate: UndoCandidate, expected:
 
 
 def _explain_nothing_to_read(engine: EngineState, candidate: UndoCandidate) -> str:
-    """Return why an engine has nothing to read after an undo; "" if it has."""
+    """Return the reason why an engine has nothing to read after an undo, or ""."""
     if not candidate.writes:
         # An engine that looks for the toolkit by itself does not find it at its next start. The files of
         # another said what we wanted before us.
@@ -154,7 +154,7 @@ def _explain_nothing_to_read(engine: EngineState, candidate: UndoCandidate) -> s
 
 
 def _serves_rest(serving: EffectiveConfig, candidate: UndoCandidate) -> bool:
-    """Tell whether an engine that serves none of ours has everything else of its files without us."""
+    """Tell whether an engine without our runtimes has everything else in force."""
     now = candidate.now
     after = candidate.after
     if now is None or after is None or after.broken:
@@ -169,7 +169,7 @@ def _serves_rest(serving: EffectiveConfig, candidate: UndoCandidate) -> bool:
 def _find_refusals_of_undo(
     request: UndoRequest, candidate: UndoCandidate, ours: Collection[str]
 ) -> tuple[InstallerError, ...]:
-    """Return why an undo may not restart an engine; its owner gets the whole remedy."""
+    """Return the reasons against a restart by an undo; the owner gets the whole remedy."""
     engine = request.engine
     accepts = request.options.accept_pending
     refusals = [
@@ -195,8 +195,8 @@ def decide_for_rollback(engine: EngineState, tried: Reload | None) -> Restart:
     """Decide whether a roll-back restarts an engine.
 
     Args:
-        engine: the engine as it was before the plan that failed.
-        tried: the restart of that plan; None if the plan did not come to it.
+        engine: the engine as observed before the failed plan.
+        tried: the restart of the failed plan; None if the plan failed before the restart.
     """
     if tried is None:
         return Restart(When.NOT_NEEDED, "the engine was not restarted")
@@ -208,7 +208,7 @@ def decide_for_rollback(engine: EngineState, tried: Reload | None) -> Restart:
 
 
 def explain_still_served(request: UndoRequest, candidate: UndoCandidate) -> InstallerError | None:
-    """Return an error if an engine that an undo does not restart may still start programs of ours."""
+    """Return an error if an engine may still start our programs, for the undo does not restart the engine."""
     row = request.row
     engine = request.engine
     if engine.spec.built_in_runtime:
@@ -250,7 +250,7 @@ def explain_still_served(request: UndoRequest, candidate: UndoCandidate) -> Inst
 def explain_pending(
     request: InstallRequest, candidate: Candidate, decision: Restart, expected: Reload
 ) -> str:
-    """Return what an engine does not have in force after an install, and until when; "" for nothing."""
+    """Return the texts not yet in force after an install, and until when; "" for none."""
     engine = request.engine
     if decision.when is When.WHEN_IDLE:
         return DUE
@@ -261,7 +261,7 @@ def explain_pending(
 
 
 def explain_pending_cdi(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> str:
-    """Return whether an engine needs a start to serve CDI devices, in words; "" if it serves them."""
+    """Return, in words, the start that an engine needs to serve CDI devices; "" for none."""
     serving = engine.serving
     by_signal = engine.spec.reads_config_on_signal
     # ``serving.cdi`` counts, whatever the release: some releases have CDI switched on by default.

@@ -13,8 +13,11 @@ from installer.model.steps import Step, WriteConfig
 def list_rows(
     changes: Collection[ConfigChange], steps: Iterable[Step]
 ) -> Iterator[tuple[ConfigRow, File | None]]:
-    """Yield the row of each config that we changed or write, with the file as it would be without us."""
-    known = {change.step.path for change in changes if change.step is not None and change.step.after is None}
+    """Yield the row of each changed or written config, and the file without us."""
+    known = set()
+    for change in changes:
+        if change.step is not None and change.step.after is None:
+            known.add(change.step.path)
     for change in changes:
         if change.row is not None:
             known.add(change.row.path)
@@ -45,12 +48,14 @@ def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:
     known = add_known_texts((*configs, *removed), steps)
 
     due = {row.name for row in record.engines if row.restart_due}
-    engines = tuple(replace(row, restart_due=row.restart_due or row.name in due) for row in final.engines)
-    return replace(final, engines=engines, configs=tuple(known), finished=False, failed=record.failed)
+    engines = []
+    for engine in final.engines:
+        engines.append(replace(engine, restart_due=engine.restart_due or engine.name in due))
+    return replace(final, engines=tuple(engines), configs=tuple(known), finished=False, failed=record.failed)
 
 
 def add_known_texts(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows with every text of ours that a step may leave behind, and with the edits to undo."""
+    """Add to the rows each of our possible texts after a step, and the edits to undo."""
     for row in rows:
         original = row.original.digest if row.original else ""
         ours = dict.fromkeys(row.ours)

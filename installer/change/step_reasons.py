@@ -17,7 +17,7 @@ PASSED: Final = "the reload that needed the intermediate text is done"
 def explain_install(
     steps: Sequence[Step], written: Iterable[ConfigChange], engine: EngineState, record: Record
 ) -> Planned:
-    """Return the steps of an install, each with its reason."""
+    """Add a reason to each step of an install."""
     reasons = {}
     for change in written:
         step = change.step
@@ -27,7 +27,7 @@ def explain_install(
 
 
 def explain_undo(steps: Sequence[Step], engine: EngineState) -> Planned:
-    """Return the steps of an undo, each with its reason."""
+    """Add a reason to each step of an undo."""
     reasons = {}
     for step in steps:
         if isinstance(step, WriteConfig):
@@ -39,13 +39,13 @@ def explain_undo(steps: Sequence[Step], engine: EngineState) -> Planned:
 def _explain_steps(
     steps: Sequence[Step], engine: EngineState, reasons: Mapping[PurePosixPath, str], otherwise: str
 ) -> Planned:
-    """Return each step with its reason.
+    """Add the reason to each step.
 
     Args:
         steps: the steps of the engine.
         engine: the engine as it runs.
         reasons: the reason of the last write of each file, by path.
-        otherwise: the reason of a reload if the engine serves what it should.
+        otherwise: the reason of a reload if the engine serves all runtimes.
     """
     last = {step.path: step for step in steps if isinstance(step, WriteConfig)}
     planned: list[tuple[Step, str]] = []
@@ -60,8 +60,8 @@ def _explain_steps(
     return tuple(planned)
 
 
-def _explain_write(step: WriteConfig, row: ConfigRow | None, held: ConfigRow | None) -> str:
-    """Return the reason of a write: keys that the file lacks, or keys that it should not have any more."""
+def _explain_write(step: WriteConfig, row: ConfigRow | None, former_row: ConfigRow | None) -> str:
+    """Return the reason of a write: missing keys of the file, or keys to remove."""
     if row is None:
         return "an earlier install wrote it, and this one does not use it"
 
@@ -73,9 +73,13 @@ def _explain_write(step: WriteConfig, row: ConfigRow | None, held: ConfigRow | N
     if wanted:
         return f"missing there, or with another value: {', '.join(sorted(wanted))}"
 
-    earlier_edits = held.edits if held else ()
-    unwanted = {group_of(edit.key, row.engine) for edit in earlier_edits if edit.after != "{}"}
-    unwanted -= {group_of(edit.key, row.engine) for edit in row.edits}
+    earlier_edits = former_row.edits if former_row else ()
+    unwanted = set()
+    for edit in earlier_edits:
+        if edit.after != "{}":
+            unwanted.add(group_of(edit.key, row.engine))
+    for edit in row.edits:
+        unwanted.discard(group_of(edit.key, row.engine))
     unwanted.discard("")
     if unwanted:
         return f"it still has {', '.join(sorted(unwanted))}, which this install does not ask for"
@@ -83,14 +87,17 @@ def _explain_write(step: WriteConfig, row: ConfigRow | None, held: ConfigRow | N
 
 
 def _explain_reload(reload: Reload, engine: EngineState) -> str:
-    """Return the difference between what a running engine serves and should serve; "" for none."""
+    """Return the difference between the served runtimes and the runtimes to serve; "" for none."""
     serving = engine.serving
     if serving is None:
         return f"it is not known what it serves ({engine.silence_reason})"
     wrong = reload.wrong_in(serving)
     missing = sorted(name for name in wrong if name not in serving.handlers)
     other = sorted(name for name in wrong if name in serving.handlers)
-    still = [each.name for each in reload.absent if serving.binaries.get(each.name) == str(each.binary)]
+    still = []
+    for each in reload.absent:
+        if serving.binaries.get(each.name) == str(each.binary):
+            still.append(each.name)
     reasons = (
         (engine.outdated, "its config was changed after its start"),
         (missing, f"it does not serve {', '.join(missing)}"),

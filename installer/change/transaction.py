@@ -44,7 +44,7 @@ from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 
 
 class Context(Struct, frozen=True):
-    """The node and the ledger on which a plan is carried out."""
+    """The node and the ledger of a plan in progress."""
 
     host: Host
     layout: Layout
@@ -56,7 +56,7 @@ class Context(Struct, frozen=True):
     find_references: Callable[[], Iterable[InstallerError]] = tuple
 
     def patience(self, check: Callable[[], None]) -> Patience:
-        """Return how long a step that begins now may wait."""
+        """Return the longest wait of a step that begins now."""
         left_s = max(1.0, min(self.timeout_s, self.until_s - monotonic()))
         return Patience(left_s, check, 0.0 if self.until_s < inf else STOP_S)
 
@@ -71,13 +71,13 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
     Args:
         context: the node and the ledger.
         plan: the plan.
-        check: called before each step; it raises to stop.
+        check: called before each step; raises to stop.
         undo_follows: whether to skip the roll-back after a stop: one undo is quicker than a roll-back and an
             undo.
 
     Raises:
-        UndoIncompleteError: the host is not as it was before, and the ledger is kept.
-        InstallerError: the host is as it was before.
+        UndoIncompleteError: the host differs from the host before, and the ledger is kept.
+        InstallerError: the host is as before.
     """
     record = context.ledger.record
     done: list[Step] = []
@@ -108,7 +108,7 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
 
 
 def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:
-    """Carry out the plan of an undo; an engine that fails without our edits gets them back.
+    """Carry out the plan of an undo; restore our edits of an engine that fails without them.
 
     Raises:
         UndoIncompleteError: an engine has our edits again.
@@ -130,9 +130,9 @@ def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:
 
 
 def _needs_our_edits(context: Context, plan: Plan, reload: Reload, error: InstallerError) -> bool:
-    """Tell whether an engine gets our edits back after its restart without them has failed.
+    """Tell whether an engine gets our edits back after a failed restart.
 
-    The engine has to have served before the undo, and its restart has to have failed because of the texts.
+    The engine has to have served before the undo, and the restart has to have failed because of the texts.
     """
     if isinstance(error, NotBegunError | PendingError):
         return False
@@ -182,8 +182,8 @@ def carry_out(
     Args:
         context: the node and the ledger.
         plan: the plan.
-        check: called before each step; it raises to stop.
-        done: the list to which each step is added when it begins.
+        check: called before each step; raises to stop.
+        done: the list of the begun steps, extended before each step.
     """
     if done is None:
         done = []
@@ -239,7 +239,7 @@ def _write_final(context: Context, plan: Plan, done: Sequence[Step]) -> None:
 
 
 def _generate(context: Context, step: steps.WriteSpecification) -> WriteConfig:
-    """Return the write of a generated specification, after the digest of its text is in the ledger."""
+    """Return the write of a generated specification, after recording the digest of the text."""
     text = management_specification(step.source, context.layout, step.cdi)
     after = File(text.encode(), step.before.meta if step.before else Meta())
     write = WriteConfig(OWNER, step.path, step.before, after)
@@ -249,7 +249,7 @@ def _generate(context: Context, step: steps.WriteSpecification) -> WriteConfig:
 
 
 def _is_faultless(error: InstallerError) -> bool:
-    """Tell whether a reload has failed for another reason than its texts."""
+    """Tell whether a reload has failed for another reason than the texts."""
     return isinstance(error, StoppedError | EngineStoppedError) or error.code == "systemd-unreachable"
 
 
@@ -318,7 +318,7 @@ def _do(
 
 
 def _remove_directory(host: Host, path: PurePosixPath) -> bool:
-    """Remove a directory if it is empty; return whether it is gone."""
+    """Remove an empty directory; return whether the directory is gone."""
     host.remove_directory(path)
     if host.exists(path):
         log.info("directory kept", path=str(path), reason="it is not empty, or a mount point")
@@ -329,9 +329,9 @@ def _remove_directory(host: Host, path: PurePosixPath) -> bool:
 def _reload(
     context: Context, plan: Plan, step: Reload, check: Callable[[], None], done: Sequence[Step]
 ) -> bool:
-    """Reload or restart an engine unless it serves everything already; return whether it was reloaded.
+    """Reload or restart an engine unless everything is in force already; return whether a reload was done.
 
-    The ledger counts every reload that was begun, whether it succeeded or not.
+    The ledger counts every begun reload, with or without success.
     """
     host = context.host
     engine = plan.engines[step.engine]
@@ -350,10 +350,10 @@ def _reload(
 
 
 def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
-    """Check that nothing uses the toolkit, right before its removal.
+    """Check that nothing uses the toolkit, right before the removal.
 
     Raises:
-        InstallerError: a container runs on it, or something names it.
+        InstallerError: a container runs on the toolkit, or something names the toolkit.
     """
     if hooked:
         await_created(context.host, plan.engines[hooked], context.layout, check)
@@ -370,10 +370,10 @@ def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[],
 
 
 def _switch(host: Host, layout: Layout, after: str | None) -> None:
-    """Make the path ``toolkit`` what ``after`` says, also after an interrupted switch.
+    """Switch the path ``toolkit`` to ``after``, also after an interrupted switch.
 
-    ``after`` is the target of our link, "" for no link, or None for the directory of another installer that
-    was set aside.
+    ``after`` is the target of our link, "" for no link, or None for the set-aside directory of
+    another installer.
     """
     link = host.link_target(layout.toolkit)
     is_directory = link is None and host.exists(layout.toolkit)

@@ -16,7 +16,7 @@ from installer.model.steps import WriteConfig
 
 
 class UndoRequest(Struct, frozen=True):
-    """The undo of one engine, and everything on which its plan depends."""
+    """The undo of an engine, and everything behind the plan of the undo."""
 
     row: EngineRow
     engine: EngineState
@@ -30,7 +30,7 @@ class UndoRequest(Struct, frozen=True):
 
 
 class UndoCandidate(Struct, frozen=True):
-    """The texts of one engine without us, or, if ``demoted``, only without our default runtime."""
+    """The texts of an engine without us, or, if ``demoted``, only without our default runtime."""
 
     rows: tuple[ConfigRow, ...]  # of the configs while they are written
     kept_rows: tuple[ConfigRow, ...]  # of the configs after that, if our runtimes stay
@@ -43,7 +43,7 @@ class UndoCandidate(Struct, frozen=True):
 
     @property
     def changes(self) -> tuple[WriteConfig, ...]:
-        """The writes that change a text."""
+        """The writes with a changed text."""
         return tuple(write for write in self.writes if write.before != write.after)
 
     @property
@@ -58,9 +58,10 @@ def make_request(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Un
     engine = next(each for each in facts.engines if each.name == row.name)
     engine_without_us = engine
     if engine.serving is not None:
-        handlers = {
-            name: runtime for name, runtime in engine.serving.handlers.items() if name not in row.runtimes
-        }
+        handlers = {}
+        for name, runtime in engine.serving.handlers.items():
+            if name not in row.runtimes:
+                handlers[name] = runtime
         engine_without_us = replace(engine, serving=replace(engine.serving, handlers=handlers))
     return UndoRequest(
         row=row,
@@ -74,7 +75,7 @@ def make_request(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Un
 
 
 def _add_earlier_runtimes(row: EngineRow, facts: Facts) -> EngineRow:
-    """Return the row, with the runtimes of earlier installs that later installs have not yet removed."""
+    """Add to the row the runtimes of earlier installs, unless removed by later installs."""
     toolkits = {str(binary.parent) for binary in row.runtimes.values()}
     earlier: dict[str, PurePosixPath] = {}
     for config in facts.record.configs:
@@ -91,7 +92,7 @@ def _add_earlier_runtimes(row: EngineRow, facts: Facts) -> EngineRow:
 
 
 def make_undo_candidate(request: UndoRequest, *, demoted: bool) -> UndoCandidate:
-    """Return the configs of one engine without our keys, or, if ``demoted``, without our default alone."""
+    """Make the configs of an engine without our keys, or, if ``demoted``, without our default alone."""
     engine = request.engine
     facts = request.facts
     rows: list[ConfigRow] = []
@@ -130,7 +131,7 @@ def make_undo_candidate(request: UndoRequest, *, demoted: bool) -> UndoCandidate
 
 
 def find_unwritable(facts: Facts, candidate: UndoCandidate) -> InstallerError | None:
-    """Return why a text that changes cannot be written; None if all can."""
+    """Return the error of the first unwritable change; None if all can be written."""
     for write in candidate.changes:
         if write.path in facts.unwritable:
             return facts.unwritable[write.path]
@@ -138,7 +139,11 @@ def find_unwritable(facts: Facts, candidate: UndoCandidate) -> InstallerError | 
 
 
 def list_ours(row: EngineRow, candidate: UndoCandidate) -> frozenset[str]:
-    """Return the names of our runtimes without those that an administrator has given another program."""
+    """Return the names of our runtimes, but not of a runtime with an administrator's program."""
     binaries = candidate.now.binaries if candidate.now is not None else {}
     # A runtime whose program was taken out of the text has no other program: it still is ours.
-    return frozenset(name for name in row.runtimes if not binaries.get(name) or is_ours(binaries[name]))
+    names = set()
+    for name in row.runtimes:
+        if not binaries.get(name) or is_ours(binaries[name]):
+            names.add(name)
+    return frozenset(names)
