@@ -100,7 +100,7 @@ def _refuse_disabled_cri(state: EngineState, trees: Mapping[PurePosixPath, Tree]
 
 
 class _Reading(Struct, frozen=True):
-    """One way in which containerd may read its files: the texts do not always tell."""
+    """A possible reading of the files by containerd: the texts do not always settle the reading."""
 
     config: Config
     drop_in: PurePosixPath | None = None  # the drop-in to which our runtimes shall go
@@ -140,7 +140,7 @@ def _has_cri_table(path: PurePosixPath, tree: Tree) -> bool:
 
 
 class _Draft(Struct, frozen=True):
-    """Our runtimes as they would stand in the files, under one reading of the files."""
+    """Our runtimes as they would stand in the files, under a single reading of the files."""
 
     state: EngineState
     before: EffectiveConfig | None  # in force without us, as containerd's program prints; None if unknown
@@ -155,7 +155,7 @@ class _Draft(Struct, frozen=True):
 
     @property
     def target(self) -> PurePosixPath:
-        """The file to which our runtimes go."""
+        """The file for our runtimes."""
         drop_in = self.reading.drop_in
         if self.config.merges and drop_in is not None:
             return drop_in
@@ -163,11 +163,11 @@ class _Draft(Struct, frozen=True):
 
     @property
     def sets_default(self) -> bool:
-        """Whether one of our runtimes shall be the default."""
+        """Whether a runtime of ours shall be the default."""
         return any(entry.default for entry in self.entries)
 
     def propose(self, donor: Tree) -> Proposal:
-        """Return the proposal in which our runtimes take the options of the runtime ``donor``."""
+        """Propose our runtimes with the options of the runtime ``donor``."""
         inherited = _add_annotations(donor, self.extras)
         wrappable = self._list_wrappable()
         wanted_keys = [*self._list_settings()]
@@ -191,7 +191,7 @@ class _Draft(Struct, frozen=True):
         return (*self.config.key, RUNTIMES, entry.name)
 
     def _list_wrappable(self) -> list[Tree]:
-        """Return the runtimes that ours may wrap, by the texts and by containerd's program."""
+        """List the runtimes that ours may wrap, by the texts and by containerd's program."""
         wrappable = _list_wrappable(self.config.runtimes, self.config.default)
         if self.before is not None:
             printed = {name: runtime.table for name, runtime in self.before.handlers.items()}
@@ -199,7 +199,7 @@ class _Draft(Struct, frozen=True):
         return wrappable
 
     def _list_notes(self) -> Iterator[str]:
-        """Yield a note if our runtimes do not go to the drop-in that was asked for."""
+        """Yield a note if our runtimes do not go to the drop-in of the options."""
         drop_in = self.reading.drop_in
         if drop_in is not None and drop_in != self.target:
             yield f"containerd 1.x takes a drop-in for the whole CRI table: editing {self.target} in place"
@@ -234,7 +234,7 @@ class _Draft(Struct, frozen=True):
             yield WantedKey((*config.key[:-1], CDI), value=True)
 
     def _define_runtime(self, entry: RuntimeEntry, inherited: Tree) -> dict[Key, WantedKey]:
-        """Return the wanted keys of a runtime of ours by key, with the settings of ``extras.override``."""
+        """Define a runtime of ours: the wanted keys by key, with the settings of ``extras.override``."""
         definition = {}
         for wanted in self._list_runtime_keys(entry, inherited):
             definition[wanted.key] = wanted
@@ -244,7 +244,7 @@ class _Draft(Struct, frozen=True):
         return definition
 
     def _list_runtime_keys(self, entry: RuntimeEntry, inherited: Tree) -> Iterator[WantedKey]:
-        """Yield the wanted keys of a runtime of ours: its type, inherited settings, and our program."""
+        """Yield the wanted keys of a runtime of ours: type, inherited settings, and program."""
         config = self.config
         key = self._key_of(entry)
         present = table(config.runtimes, (entry.name,), self.target)
@@ -270,7 +270,7 @@ class _Draft(Struct, frozen=True):
                 yield WantedKey((*key, name), "")
 
     def _choose_type(self, present: Tree, inherited: Tree) -> str:
-        """Return the type of a runtime of ours: its present type, the inherited type, or runc's."""
+        """Choose the type of a runtime of ours: the present type, the inherited type, or runc's."""
         for runtime in (present, inherited):
             runtime_type = text(runtime, TYPE, self.target)
             is_removed = self.config.merges and runtime_type == RUNC_V1_TYPE
@@ -279,7 +279,7 @@ class _Draft(Struct, frozen=True):
         return self.extras.runtime_type or RUNC_TYPE
 
     def _predict_shown(self, entry: RuntimeEntry, donor: Tree) -> Tree:
-        """Return the settings that containerd must show of a runtime of ours after its restart."""
+        """Predict the settings of a runtime of ours in containerd's answer after the restart."""
         path = self.config.path
         in_files = table(self.config.runtimes, (entry.name,), path)
         inherited = donor
@@ -299,7 +299,7 @@ class _Draft(Struct, frozen=True):
         return {**shown, OPTIONS: options}
 
     def _divide_among_files(self, wanted_keys: list[WantedKey]) -> tuple[ProposedFile, ...]:
-        """Return the files with the wanted keys: the root file, or the drop-in that the root file imports."""
+        """Divide the wanted keys between the root file and a drop-in with its import."""
         path = self.config.path
         target = self.target
         head = self.reading.head
@@ -320,7 +320,7 @@ class _Draft(Struct, frozen=True):
         """Refuse an import of ours that would bring a file of others into force.
 
         Raises:
-            InstallerError: there is such a file.
+            InstallerError: a file of others matches the import.
         """
         if not self.state.dormant:
             return
@@ -332,14 +332,14 @@ class _Draft(Struct, frozen=True):
         )
 
     def _find_doubts(self) -> Iterator[InstallerError]:
-        """Yield the reasons for which containerd would not serve our runtimes, by the texts alone."""
+        """Yield the reasons against the service of our runtimes by containerd, by the texts alone."""
         yield from self._find_unread_schema()
         yield from self._find_newer_imports()
         yield from self._find_undefined_default()
         yield from self._find_overruling_imports()
 
     def _find_unread_schema(self) -> Iterator[InstallerError]:
-        """Yield the reasons for which this containerd does not read the schema of the root file."""
+        """Yield the reasons why this containerd does not read the schema of the root file."""
         path = self.config.path
         schema = self.config.schema
         title = self.state.title
@@ -357,8 +357,8 @@ class _Draft(Struct, frozen=True):
     def _find_newer_imports(self) -> Iterator[InstallerError]:
         """Yield the imported files with a later schema than the root file.
 
-        With such a file 2.1 and 2.2 forget the CRI settings of the root file, and 2.3 does not start
-        (engine-facts.md#containerd-imports).
+        With an import of a later schema 2.1 and 2.2 forget the CRI settings of the root file, and 2.3 does
+        not start (engine-facts.md#containerd-imports).
         """
         config = self.config
         for path, tree in config.imported.items():
@@ -371,7 +371,7 @@ class _Draft(Struct, frozen=True):
                 )
 
     def _find_undefined_default(self) -> Iterator[InstallerError]:
-        """Yield the reason for which CRI would not load if the default runtime is not defined."""
+        """Yield the reason why CRI would not load, if the default runtime is not defined."""
         config = self.config
         known = {"", BUILT_IN, *config.runtimes}
         known.update(entry.name for entry in self.entries)
@@ -383,7 +383,7 @@ class _Draft(Struct, frozen=True):
             )
 
     def _find_overruling_imports(self) -> Iterator[InstallerError]:
-        """Yield the files that containerd merges after our file and that set the same keys."""
+        """Yield the files merged by containerd after our file and with the same keys."""
         config = self.config
         if not config.merges:
             return
@@ -408,7 +408,7 @@ class _Draft(Struct, frozen=True):
 
 
 def _list_wrappable(runtimes: Tree, default: str) -> list[Tree]:
-    """Return the runtimes that ours may wrap, preferred first, NVIDIA's own among them."""
+    """List the runtimes that ours may wrap, preferred first, NVIDIA's own among them."""
     wrappable: list[Tree] = []
     for name in (default, BUILT_IN, "crun"):
         runtime = runtimes.get(name)
@@ -423,7 +423,7 @@ def _list_wrappable(runtimes: Tree, default: str) -> list[Tree]:
 
 
 def _find_donor(runtimes: Tree, default: str) -> Tree:
-    """Return the runtime whose options ours take: the default; below NVIDIA's the runtime that it wraps."""
+    """Find the donor of our runtimes' options: the default; below NVIDIA's runtime the wrapped runtime."""
     wrappable = _list_wrappable(runtimes, default)
     if not wrappable:
         return {}
@@ -435,13 +435,13 @@ def _find_donor(runtimes: Tree, default: str) -> Tree:
 
 
 def _find_printed_donor(before: EffectiveConfig) -> Tree:
-    """Return the runtime whose options ours take, as containerd's program prints the runtimes."""
+    """Find the donor of our runtimes' options among the runtimes printed by containerd's program."""
     printed = {name: _drop_empty(runtime.table) for name, runtime in before.handlers.items()}
     return _find_donor(printed, before.default)
 
 
 def _drop_empty(tree: Tree) -> Tree:
-    """Return a printed table without empty settings: containerd prints also keys that no file sets."""
+    """Drop the empty settings of a printed table: containerd also prints keys set in no file."""
     remaining: dict[str, Value] = {}
     for name, value in tree.items():
         setting = _drop_empty(value) if isinstance(value, Mapping) else value
@@ -451,7 +451,7 @@ def _drop_empty(tree: Tree) -> Tree:
 
 
 def _add_annotations(donor: Tree, extras: Extras) -> Tree:
-    """Return the inherited settings with the annotations that our runtimes get besides."""
+    """Add the annotations of our runtimes to the inherited settings."""
     if not extras.annotations:
         return donor
     annotations: list[Value] = [f"{prefix}*" for prefix in extras.annotations]
@@ -462,7 +462,7 @@ def _add_annotations(donor: Tree, extras: Extras) -> Tree:
 
 
 def _uses_systemd_cgroup(runtimes: tuple[Tree, ...], path: PurePosixPath) -> bool:
-    """Tell whether systemd manages the cgroups: by the first of the runtimes with such an option."""
+    """Tell whether systemd manages the cgroups, by the first runtime with an option for the driver."""
     for runtime in runtimes:
         options = table(runtime, (OPTIONS,), path)
         names = spellings(options, CGROUP_DRIVER)

@@ -85,20 +85,20 @@ class Config(Struct, frozen=True):
 
     @property
     def plugin(self) -> str:
-        """The id of CRI's plugin that has the runtimes."""
+        """The id of CRI's plugin with the runtimes."""
         return self.key[1]
 
 
 def understand(
     state: EngineState, trees: Mapping[PurePosixPath, Tree], *, plugin: str = "", without_version: int = 1
 ) -> Config:
-    """Return the settings of all configs together.
+    """Combine the settings of all configs.
 
     Args:
-        state: the engine, with the drop-in that is asked for.
+        state: the engine, with the drop-in of the options.
         trees: the configs.
         plugin: the id of CRI's plugin; "" to find the id by the schema.
-        without_version: the schema of a root file that has a text but no version.
+        without_version: the schema of a root file with a text but no version.
 
     Raises:
         InstallerError: a value has another type than containerd expects.
@@ -154,9 +154,9 @@ def _merges_imports(state: EngineState, schema: int) -> bool:
 
 
 def _find_schema_of_drop_in(state: EngineState, trees: Mapping[PurePosixPath, Tree], schema: int) -> int:
-    """Return the schema of the drop-in that is asked for, if it has the CRI table of 2.x.
+    """Find the schema of the drop-in of the options, if the drop-in has the CRI table of 2.x.
 
-    A drop-in of NVIDIA's installer has the schema that containerd dumps. 2.1 and 2.2 read all files by the
+    A drop-in of NVIDIA's installer has the schema dumped by containerd. 2.1 and 2.2 read all files by the
     highest schema: then the CRI settings under the older plugin id in the root file are not in force.
     """
     path = state.drop_in
@@ -180,7 +180,7 @@ def _choose_plugin(state: EngineState, tree: Tree, schema: int) -> str:
 
 
 def schema_of(path: PurePosixPath, tree: Tree, without_version: int) -> int:
-    """Return the schema that a file names, or ``without_version``."""
+    """Return the schema named by a file, or ``without_version``."""
     schema = tree.get("version", without_version)
     if isinstance(schema, float):
         problem = f"use {path} (version is {schema} where a whole number belongs)"
@@ -204,7 +204,7 @@ def list_imports(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
 
 
 def own_import(drop_in: PurePosixPath) -> PurePosixPath:
-    """Return the import for a drop-in of ours, which may also be missing."""
+    """Return the import for a drop-in of ours, present or missing."""
     # Not *.toml: files not imported so far must stay dormant. Not the bare name: an import of a missing file
     # is fatal (engine-facts.md#containerd-imports).
     return drop_in.with_name(f"{drop_in.stem}*{drop_in.suffix}")
@@ -213,9 +213,9 @@ def own_import(drop_in: PurePosixPath) -> PurePosixPath:
 def _list_imported(
     state: EngineState, trees: Mapping[PurePosixPath, Tree], *, merges: bool
 ) -> dict[PurePosixPath, Tree]:
-    """Return the files that the root file imports, in the order of reading.
+    """Collect the files imported by the root file, in the order of reading.
 
-    A containerd that merges files will read the drop-in that is asked for, too: we import that drop-in.
+    A merging containerd will read the drop-in of the options, too: we import the drop-in.
     """
     root = state.config
     drop_in = state.drop_in if merges else None
@@ -232,7 +232,7 @@ def _list_imported(
 
 
 def _read_cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
-    """Return the table of the runtimes of a file; raise if a value that we read has another type."""
+    """Return the table of the runtimes of a file; raise if a value read by us has another type."""
     for name in table(tree, (*key, RUNTIMES), path):
         runtime = (*key, RUNTIMES, name)
         table(tree, (*runtime, "options"), path)
@@ -256,7 +256,7 @@ def merge(under: Tree, over: Tree) -> Tree:
 
 
 def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-    """Return ``containerd config dump`` with the texts of all files that containerd would read."""
+    """Describe ``containerd config dump`` with the texts of all files that containerd would read."""
     root = state.config
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
 
@@ -290,7 +290,7 @@ def parse_dump(text: str) -> Tree:
 
 
 def read_dump(dump: Tree) -> EffectiveConfig:
-    """Return the settings in force by a dump, in which imports, schemas and defaults are merged."""
+    """Read the settings in force from a dump, with imports, schemas and defaults merged."""
     plugins = table(dump, ("plugins",), PRINTED)
     # 2.x prints the new id for any file. The table of the old id has other settings than runtimes there.
     plugin = ""
@@ -336,7 +336,7 @@ def read_dump(dump: Tree) -> EffectiveConfig:
 
 
 def _read_snapshotter(plugins: Tree) -> str:
-    """Return the snapshotter of CRI's images, as 2.x or 1.x prints it; "" for none."""
+    """Return the snapshotter of CRI's images, as printed by 2.x or 1.x; "" for none."""
     images = table(plugins, (IMAGES_PLUGIN,), PRINTED)
     containerd = table(plugins, (V2_PLUGIN, "containerd"), PRINTED)
     return str(images.get("snapshotter") or containerd.get("snapshotter") or "")
@@ -364,11 +364,11 @@ def read_status(status: Mapping[str, Any]) -> EffectiveConfig:
 
 
 def explain_missing_cri(socket: str, plugins: Mapping[str, str]) -> InstallerError:
-    """Return the reason for which a running containerd does not serve CRI.
+    """Explain why a running containerd does not serve CRI.
 
     Args:
         socket: the socket of containerd.
-        plugins: the error of each plugin by its id, "" for a plugin that has loaded.
+        plugins: the error of each plugin by its id, "" for a loaded plugin.
     """
     errors = [plugins[name] for name in CRI_PLUGINS if name in plugins]
     failed = [error for error in errors if not _is_switched_off(error)]
@@ -387,12 +387,12 @@ def explain_missing_cri(socket: str, plugins: Mapping[str, str]) -> InstallerErr
 
 
 def _is_switched_off(error: str) -> bool:
-    """Tell whether the error of a plugin says that the plugin, or a plugin below it, is disabled."""
+    """Tell whether the error of a plugin reports a disabled plugin: this plugin, or a plugin below."""
     return any(words in error for words in SWITCHED_OFF)
 
 
 def _read_runtimes(containerd: Tree) -> tuple[Tree, str]:
-    """Return the printed runtimes, those of the old tables included, and the name of the default."""
+    """Return the printed runtimes, including the old tables, and the name of the default."""
     runtimes = dict(table(containerd, (RUNTIMES,), PRINTED))
     default = str(containerd.get(DEFAULT) or BUILT_IN)
     old_table = table(containerd, (OLD_TABLE,), PRINTED)
@@ -407,7 +407,7 @@ def _read_runtimes(containerd: Tree) -> tuple[Tree, str]:
 
 
 def _find_two_untrusted(containerd: Tree) -> str:
-    """Return the reason for which CRI does not load: two untrusted runtimes; "" for none."""
+    """Explain why CRI does not load: two untrusted runtimes; "" for no reason."""
     untrusted = table(containerd, (OLD_UNTRUSTED,), PRINTED)
     if untrusted.get("runtime_type") and UNTRUSTED in table(containerd, (RUNTIMES,), PRINTED):
         # engine-facts.md#containerd-untrusted
@@ -416,7 +416,7 @@ def _find_two_untrusted(containerd: Tree) -> str:
 
 
 def drop_unasked(runtime: Tree) -> Tree:
-    """Return a printed or reported runtime without the settings that containerd adds by itself."""
+    """Drop the settings that containerd adds by itself from a printed or reported runtime."""
 
     def is_added(name: str, value: Value) -> bool:
         return (name.lower().replace("_", ""), value) in UNASKED
@@ -461,7 +461,7 @@ def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
 
 
 def binary_of(runtime: Tree) -> str:
-    """Return the program that a runtime names, "" if its shim chooses the program."""
+    """Return the program named by a runtime, "" if the shim chooses the program."""
     options = runtime.get("options")
     # Of two spellings 2.x takes the last in byte order (engine-facts.md#containerd-spellings).
     spelled = sorted(options.items(), reverse=True) if isinstance(options, Mapping) else []
@@ -474,7 +474,7 @@ def binary_of(runtime: Tree) -> str:
 
 
 def _digest(dump: Tree, plugin: str) -> str:
-    """Return the digest of the settings that are not compared one by one.
+    """Compute the digest of the settings without a comparison of their own.
 
     The imports and the version are left out: they only tell how the files are put together.
     """
@@ -491,7 +491,7 @@ def _digest(dump: Tree, plugin: str) -> str:
 def list_read(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]
 ) -> Iterator[tuple[PurePosixPath, tuple[PurePosixPath, ...]]]:
-    """Yield each file that containerd reads, the root file first, with the files that it imports in order."""
+    """Yield each file read by containerd, the root file first, with its imported files in order."""
     known = {config}
     waiting = [config]
     while waiting:
@@ -510,7 +510,7 @@ def list_read(
 def find_missing_import(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree], unreadable: Collection[PurePosixPath]
 ) -> str:
-    """Return the reason for which containerd does not start: an import without a regular file; "" for none.
+    """Explain why containerd does not start: an import without a regular file; "" for no reason.
 
     A dump by 1.6 and 1.7 reports the reason, too. 2.1 to 2.4 print their defaults instead of the config.
     """
@@ -531,10 +531,10 @@ def rewrite_imports(
     trees: Mapping[PurePosixPath, Tree],
     find_memory_file: Callable[[PurePosixPath], str],
 ) -> dict[PurePosixPath, str]:
-    """Return the texts that containerd reads, with imports of the memory files of a dry run.
+    """Return the texts read by containerd, with imports of the memory files of a dry run.
 
-    An import of a missing file stays: containerd may refuse to start with the import. A pattern that matches
-    no text goes: it would match a file on the disk, such as the drop-in that an undo removes.
+    An import of a missing file stays: containerd may refuse to start with the import. A pattern without a
+    matching text goes: the pattern would match a file on the disk, like the drop-in removed by an undo.
     """
     rewritten: dict[PurePosixPath, str] = {}
     for path, imported in list_read(config, trees):
@@ -550,12 +550,12 @@ def rewrite_imports(
 
 
 def _matches_any(pattern: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
-    """Tell whether an import matches one of the files."""
+    """Tell whether an import matches a file of ``trees``."""
     return any(path.match(str(pattern)) for path in trees)
 
 
 def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
-    """Return ``edits`` with the keys that they have after ``containerd config migrate``.
+    """Move the keys of ``edits`` to their place after ``containerd config migrate``.
 
     The command gives the settings of CRI to a plugin with another id.
     """

@@ -27,7 +27,7 @@ from installer.model.engine import (
 
 
 class Containerd(Engine):
-    """containerd: it reads its config at its start alone, so it is restarted."""
+    """containerd reads its config only at its start: a change needs a restart."""
 
     __slots__ = ()
 
@@ -69,11 +69,11 @@ class Containerd(Engine):
         return containerd_config.propose(state, configs, entries, extras, before)
 
     def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
-        """Return the config in force by the root file and its imports."""
+        """Predict the config in force from the root file and the imports."""
         return effective.predict(state, configs)
 
     def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-        """Return ``containerd config dump`` with the texts of all files that containerd would read."""
+        """Describe ``containerd config dump`` with the texts of all files that containerd would read."""
         return effective.describe_dry_run(state, texts)
 
     def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
@@ -81,7 +81,7 @@ class Containerd(Engine):
         return effective.read_status(status)
 
     def explain_missing_cri(self, socket: str, plugins: Mapping[str, str]) -> InstallerError:
-        """Return the reason for which containerd does not serve CRI: disabled, failed, or too old."""
+        """Explain why containerd does not serve CRI: disabled, failed, or too old."""
         return effective.explain_missing_cri(socket, plugins)
 
     def is_default_key(self, key: Key) -> bool:
@@ -97,9 +97,9 @@ class Containerd(Engine):
         return effective.own_import(drop_in)
 
     def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
-        """Return the reasons for which CRI would not load, though ``config dump`` accepts the texts."""
+        """Find the errors by which CRI would not load, though ``config dump`` accepts the texts."""
         return load.find_load_errors(given)
 
     def relocate_edits(self, edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
-        """Return edits with the keys that ``containerd config migrate`` has given to them."""
+        """Move the keys of edits to their place after ``containerd config migrate``."""
         return effective.relocate(edits, tree)

@@ -108,7 +108,7 @@ def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
 
 
 class _Loading(Struct, frozen=True):
-    """The settings with which containerd loads, and the files that set them."""
+    """The settings for containerd's load, and the files with these settings."""
 
     given: LoadInput
     whole: Tree  # all settings
@@ -153,12 +153,12 @@ class _Loading(Struct, frozen=True):
         return frozenset(map(str, ids))
 
     def list_plugins(self, prefix: str, kind: str, built_in: frozenset[str]) -> frozenset[str]:
-        """Return the plugins of a kind that this containerd may have: built in, a vendor's, or a proxy.
+        """List the possible plugins of a kind in this containerd: built in, a vendor's, or a proxy.
 
         Args:
             prefix: the beginning of the ids of these plugins.
             kind: the type of a proxy of this kind.
-            built_in: the names of the plugins that some release contains.
+            built_in: the names of the plugins contained in some release.
         """
         configured = {name.removeprefix(prefix) for name in _table(self.whole, "plugins")}
 
@@ -175,14 +175,14 @@ class _Loading(Struct, frozen=True):
         return address.startswith("/") and bool(host.names(RUN)) and host.is_dead(PurePosixPath(address))
 
     def find_file(self, *key: str) -> PurePosixPath:
-        """Return the last file that sets a key; the root file if none does."""
+        """Find the last file with a key; the root file without any."""
         for path, tree in reversed([*self.given.trees.items()]):
             if value_at(tree, key) is not None:
                 return path
         return self.given.state.config
 
     def find_file_of_cri(self, *key: str) -> PurePosixPath:
-        """Return the file that sets a key in any of CRI's plugins; the root file if none does."""
+        """Find the file with a key in any of CRI's plugins; the root file without any."""
         root = self.given.state.config
         for plugin in PLUGINS_OF_CRI:
             path = self.find_file("plugins", plugin, *key)
@@ -191,11 +191,11 @@ class _Loading(Struct, frozen=True):
         return root
 
     def refuse_cri(self, key: Key, reason: str, remedy: str = "", *, what: str = "") -> LoadError:
-        """Return the error of a CRI key with which CRI would not load."""
+        """Make the error of a CRI key with which CRI would not load."""
         return _refuse(what or CRI_STAYS_AWAY, self.find_file_of_cri(*key), key, reason, remedy)
 
     def refuse_start(self, key: Key, reason: str, *, what: str = "") -> LoadError:
-        """Return the error of a key of the whole config with which containerd would not start."""
+        """Make the error of a key of the whole config with which containerd would not start."""
         return _refuse(what or NO_START, self.find_file(*key), key, reason, "")
 
 
@@ -205,7 +205,7 @@ def _refuse(what: str, path: PurePosixPath, key: Key, reason: str, remedy: str) 
 
 
 def _find_registry_conflicts(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the registry settings that conflict with ``config_path``, and addresses that are no URLs."""
+    """Yield the registry settings in conflict with ``config_path``, and addresses with invalid URLs."""
     registry = _table(loading.cri, "registry")
     configs = _table(registry, "configs")
     has_tls = any(isinstance(config, Mapping) and config.get("tls") for config in configs.values())
@@ -229,7 +229,7 @@ def _find_registry_conflicts(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _explain_bad_url(text: str) -> str:
-    """Return a usual mistake by which Go's url.Parse refuses an address; "" for none."""
+    """Explain a usual mistake by which Go's url.Parse refuses an address; "" for none."""
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
         return "it has a control character"
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", text)
@@ -251,7 +251,7 @@ def _explain_bad_url(text: str) -> str:
 
 
 def _find_missing_specs(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the runtimes whose base spec is missing or unusable, the owner's runtimes first."""
+    """Yield the runtimes with a missing or unusable base spec, the owner's runtimes first."""
     runtimes = loading.runtimes
 
     def order(name: str) -> tuple[bool, str]:
@@ -270,7 +270,7 @@ def _find_missing_specs(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_flaw_of_spec(loading: _Loading, spec: str) -> str:
-    """Return the flaw of a file that should hold an OCI spec; "" for none."""
+    """Find the flaw of a file for an OCI spec; "" for no flaw."""
     path = PurePosixPath("/", spec)  # containerd's working directory is the root
     host = loading.given.host
     try:
@@ -297,12 +297,12 @@ def _find_flaw_of_spec(loading: _Loading, spec: str) -> str:
 
 
 def _refuse_constant(word: str) -> None:
-    """Refuse NaN and Infinity, which Go does not read."""
+    """Refuse NaN and Infinity: Go does not read them."""
     raise ValueError(word)
 
 
 def _find_bad_durations(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the settings that should be durations and are none."""
+    """Yield the settings with an invalid duration."""
     names = ("stream_idle_timeout", "image_pull_progress_timeout", "drain_exec_sync_io_timeout")
     for name in (*names, "stats_collect_period", "stats_retention_period"):
         value = loading.cri.get(name)
@@ -314,7 +314,7 @@ def _find_bad_durations(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_bad_runtimes(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the settings of runtimes, and of the default runtime, that CRI refuses."""
+    """Yield the settings of runtimes, and of the default runtime, refused by CRI."""
     containerd = _table(loading.cri, "containerd")
     runtimes = loading.runtimes
     # The type of the runtime in the table ``default_runtime``, which 1.x prefers to the name of the default.
@@ -335,7 +335,7 @@ def _find_bad_runtimes(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_flaws_of_runtime(loading: _Loading, runtime: Tree) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a runtime that CRI refuses, each with the reason."""
+    """Yield the keys of a runtime refused by CRI, each with the reason."""
     if not loading.is_new and runtime.get("runtime_type") != LINUX_V1:
         for word in ("runtime_engine", "runtime_root"):
             if runtime.get(word):
@@ -352,7 +352,7 @@ def _find_flaws_of_runtime(loading: _Loading, runtime: Tree) -> Iterator[tuple[s
 
 
 def _find_bad_networks(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the directories of CNI that conflict with others or cannot be made."""
+    """Yield the directories of CNI in conflict with others or impossible to make."""
     cni = _table(loading.cri, "cni")
     # The default of bin_dirs, which packagers change, does not conflict with bin_dir.
     bin_dirs = next(_list_bin_dirs(loading), None)
@@ -368,7 +368,7 @@ def _find_bad_networks(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _list_bin_dirs(loading: _Loading) -> Iterator[Value]:
-    """Yield the values of ``bin_dirs`` that the files set."""
+    """Yield the values of ``bin_dirs`` in the files."""
     for tree in loading.given.trees.values():
         for plugin in PLUGINS_OF_CRI:
             bin_dirs = value_at(tree, ("plugins", plugin, "cni", "bin_dirs"))
@@ -377,7 +377,7 @@ def _list_bin_dirs(loading: _Loading) -> Iterator[Value]:
 
 
 def _find_obstacle(loading: _Loading, place: str) -> PurePosixPath | None:
-    """Return the file in place of a directory, or above it, that containerd would make; None for none."""
+    """Find the file in place of a directory to be made by containerd, or above; None for none."""
     directory = PurePosixPath(place)
     if not directory.is_absolute():
         return None
@@ -415,7 +415,7 @@ def _find_bad_streaming(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_flaw_of_pem(loading: _Loading, place: str) -> str:
-    """Return the flaw of a file that should hold PEM; "" if there is none or the file cannot be read."""
+    """Find the flaw of a PEM file; "" for no flaw, or for an unreadable file."""
     try:
         file = loading.given.host.read(PurePosixPath("/", place))
     except InstallerError:
@@ -428,7 +428,7 @@ def _find_flaw_of_pem(loading: _Loading, place: str) -> str:
 
 
 def _find_missing_snapshotters(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the flaws of the snapshotter that CRI would use."""
+    """Yield the flaws of the snapshotter chosen by CRI."""
     key = ("snapshotter",) if loading.is_new else ("containerd", "snapshotter")
     name = value_at(loading.cri, key)
     if not (isinstance(name, str) and name):
@@ -453,7 +453,7 @@ def _find_missing_snapshotters(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_missing_plugins(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the plugins that other plugins name and that are missing or disabled."""
+    """Yield the missing or disabled plugins named by other plugins."""
     snapshotters = loading.list_plugins(SNAPSHOTTERS, "snapshot", BUILT_IN_SNAPSHOTTERS)
     differs = loading.list_plugins(DIFFERS, "diff", BUILT_IN_DIFFERS)
 
@@ -482,7 +482,7 @@ def _find_missing_plugins(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_disabled_plugins(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the disabled plugins that CRI needs or that the config requires."""
+    """Yield the disabled plugins needed by CRI or required by the config."""
     version = loading.given.state.version
     key = ("disabled_plugins",)
     for (first, end), needed in NEEDED_PLUGINS.items():
@@ -539,7 +539,7 @@ def _find_bad_nri(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_bad_server(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the settings that the server itself refuses, apart from its plugins."""
+    """Yield the settings refused by the server itself, apart from its plugins."""
     whole = loading.whole
     flags = {word.partition("=")[0] for word in loading.given.words}
 
@@ -580,7 +580,7 @@ def _is_bad_address(text: str) -> bool:
 
 
 def _find_pipes(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the FIFOs at which CRI would wait while it loads: in the directories of CDI, and for CNI."""
+    """Yield the FIFOs at which CRI would wait during its load: in the directories of CDI, and for CNI."""
     host = loading.given.host
     is_on = loading.cri.get(CDI)
     version = loading.given.state.version

@@ -61,7 +61,7 @@ def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, .
     """Yield the proposal for CRI-O's drop-in, or for its hook file.
 
     Raises:
-        InstallerError: CRI-O would not start, or would read another file later that overrules ours.
+        InstallerError: CRI-O would not start, or would read another file later that overrules our file.
     """
     trees = configs.trees
     runtimes, default = _merge(state, trees)
@@ -99,9 +99,9 @@ def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, .
 
 
 def _find_inherited(state: EngineState, entry: RuntimeEntry, donor: Tree) -> Tree:
-    """Return the keys that a runtime of ours inherits: of ``donor``, or those that it has inherited already.
+    """Return the keys for a runtime of ours to inherit: of ``donor``, or the keys already inherited.
 
-    Containers may live on the runtime: it keeps these keys, whatever the default is now.
+    Containers may live on the runtime: the runtime keeps these keys, whatever the default is now.
     """
     served = state.served.handlers.get(entry.name)
     if served is None or served.binary != str(entry.binary):
@@ -111,7 +111,7 @@ def _find_inherited(state: EngineState, entry: RuntimeEntry, donor: Tree) -> Tre
 
 
 def _has_moved_monitor(state: EngineState, inherited: Tree, donor: Tree) -> bool:
-    """Tell whether the owner has moved the monitor to the place that ``donor`` names."""
+    """Tell whether the owner has moved the monitor to the place named by ``donor``."""
     is_old_gone = _is_gone(state, inherited.get(MONITOR) or CONMON)
     return is_old_gone and not _is_gone(state, donor.get(MONITOR) or CONMON)
 
@@ -160,10 +160,10 @@ def _is_ignored(state: EngineState, name: str, binary: str) -> bool:
 
 
 def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
-    """Yield the programs that a config names, and the names that CRI-O looks for in its PATH.
+    """Yield the programs named by a config, and the names looked up by CRI-O in its PATH.
 
-    The second field tells whether CRI-O runs the program at its start, as it does with monitors. Of other
-    programs CRI-O only looks whether they exist.
+    The second field tells whether CRI-O runs the program at its start: monitors only. Other programs only
+    have to exist.
     """
     runtime = table(tree, RUNTIME, SOURCE)
     runtimes = table(tree, RUNTIMES, SOURCE)
@@ -222,9 +222,9 @@ def _add_printed(predicted: EffectiveConfig, printed: PrintedConfig) -> Effectiv
 
 
 def _merge(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> tuple[dict[str, Tree], str]:
-    """Return the runtimes and the default of all files: CRI-O takes a whole runtime from the last file.
+    """Merge the runtimes and the default of all files: CRI-O takes a whole runtime from the last file.
 
-    A running CRI-O tells what the files do not: what it adds, and what other files and flags set.
+    A running CRI-O adds runtimes missing from the files: its own, and runtimes of other files and flags.
     """
     runtimes: dict[str, Tree] = {}
     default = ""
@@ -253,12 +253,12 @@ def _merge(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> tuple[dic
 
 
 def _list_runtime_keys(entry: RuntimeEntry, settings: Tree, own_entry: Tree) -> Iterator[WantedKey]:
-    """Yield the keys of a runtime of ours: all of them, as CRI-O replaces an entry of an earlier file whole.
+    """Yield the keys of a runtime of ours: all keys, as CRI-O replaces an entry of an earlier file whole.
 
     Args:
         entry: the runtime.
-        settings: the settings that the runtime inherits or has.
-        own_entry: the present entry in the file to which the runtime goes.
+        settings: the inherited or own settings of the runtime.
+        own_entry: the present entry in the file for the runtime.
     """
     key = (*RUNTIMES, entry.name)
     yield WantedKey((*key, "runtime_path"), str(entry.binary))
@@ -279,7 +279,7 @@ def _is_gone(state: EngineState, program: Value) -> bool:
 
 
 def _find_donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
-    """Return the runtime whose keys ours take: one of NVIDIA's only if there is no other."""
+    """Find the donor of our runtimes' keys: a runtime of NVIDIA's only if no other runtime exists."""
     donors = [runtimes[name] for name in _list_wrappable(runtimes, default) if name in runtimes]
     for donor in donors:
         if not is_ours(donor.get("runtime_path")):
@@ -298,7 +298,7 @@ def _list_wrappable(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]
 def _list_earlier(
     state: EngineState, trees: Mapping[PurePosixPath, Tree], path: PurePosixPath
 ) -> dict[PurePosixPath, Tree]:
-    """Return the files that CRI-O reads before ``path``: the root file and earlier drop-ins.
+    """List the files read by CRI-O before ``path``: the root file and earlier drop-ins.
 
     See engine-facts.md#crio-drop-ins.
     """
@@ -316,10 +316,10 @@ def _refuse_overruled(
     path: PurePosixPath,
     entries: tuple[RuntimeEntry, ...],
 ) -> None:
-    """Refuse files that CRI-O reads after ours and that set the same runtimes or the default.
+    """Refuse files read by CRI-O after ours that set the same runtimes or the default.
 
     Raises:
-        InstallerError: there is such a file.
+        InstallerError: a later file sets a runtime of ours or the default.
     """
     earlier = _list_earlier(state, trees, path)
     sets_default = any(entry.default for entry in entries)
@@ -341,7 +341,7 @@ def _refuse_overruled(
 
 
 def _overrules(tree: Tree, path: PurePosixPath, entry: RuntimeEntry) -> bool:
-    """Tell whether a file defines a runtime of ours with another program, or with one for each platform."""
+    """Tell whether a file defines our runtime with another program, or with a program for each platform."""
     if entry.name not in table(tree, RUNTIMES, path):
         return False
     runtime = table(tree, (*RUNTIMES, entry.name), path)
@@ -365,7 +365,7 @@ def _propose_hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> Pro
 
 
 def read_effective(tree: Mapping[str, Any]) -> EffectiveConfig:
-    """Return the settings in force by a whole config of CRI-O, in which a missing setting is a default.
+    """Read the settings in force from a whole config of CRI-O; a missing setting is a default.
 
     Raises:
         KeyError: the tree is no config of CRI-O.
@@ -401,7 +401,7 @@ def read_effective(tree: Mapping[str, Any]) -> EffectiveConfig:
 
 
 def _read_handlers(runtime: Tree) -> dict[str, Runtime]:
-    """Return the runtimes of a whole config without the keys that CRI-O adds: a reload hides these keys."""
+    """Read the runtimes of a whole config without the keys added by CRI-O: a reload hides these keys."""
     added = {key: (*USUAL, runtime.get(source)) for key, source in FILLED_IN.items()}
     handlers = {}
     runtimes = table(runtime, ("runtimes",), SOURCE)
@@ -424,7 +424,7 @@ def _digest(tree: Mapping[str, Any]) -> str:
 
 
 def find_runtime_root(effective: EffectiveConfig, handler: str, version: Version | None) -> str:
-    """Return the runtime_root of a handler; that of the default if the handler is ""."""
+    """Return the runtime_root of a handler; the default's runtime_root for the handler ""."""
     runtime = effective.handlers.get(handler or effective.default)
     if runtime is not None and runtime.table.get(INHERIT) is True:
         runtime = effective.handlers.get(effective.default)
@@ -441,6 +441,6 @@ def _read_paths(value: Value) -> tuple[PurePosixPath, ...] | None:
 
 
 def read_runtimes(tree: Tree) -> dict[str, str]:
-    """Return the runtimes that a file names, with their programs."""
+    """Return the runtimes named by a file, with their programs."""
     runtimes = table(tree, RUNTIMES, SOURCE)
     return {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}

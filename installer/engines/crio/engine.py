@@ -28,7 +28,7 @@ from installer.model.engine import (
 
 
 class Crio(Engine):
-    """CRI-O: it is restarted, because after a reload it reports what it does not serve."""
+    """CRI-O is restarted: after a reload CRI-O reports settings without serving them."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class Crio(Engine):
         return crio_config.read_effective(status)
 
     def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
-        """Return the reasons for which CRI-O validates and ends at its start, unlike ``crio config``."""
+        """Find the errors of CRI-O's own validation, which end CRI-O at its start, unlike ``crio config``."""
         return load.find_load_errors(given)
 
     def read_runtimes(self, tree: Tree) -> Mapping[str, str]:
@@ -101,7 +101,7 @@ class Crio(Engine):
         return crio_config.read_runtimes(tree)
 
     def list_programs(self, tree: Tree) -> Iterable[tuple[Value, bool]]:
-        """Return the runtimes and monitors of a text: CRI-O looks for these programs at its start."""
+        """List the runtimes and monitors of a text: CRI-O looks for these programs at its start."""
         return crio_config.list_programs(tree)
 
     def find_runtime_root(self, config: EffectiveConfig, handler: str, version: Version | None) -> str:

@@ -101,14 +101,14 @@ def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
 
 
 def find_built_in(version: Version | None) -> str:
-    """Return CRI-O's built-in runtime, which is its default if no config names another."""
+    """Return CRI-O's built-in runtime, the default unless a config names another runtime."""
     if version is not None and version < CRUN_SINCE:
         return "runc"
     return "crun"
 
 
 def _make_error(start: NextStart, problem: str, key: Key) -> LoadError:
-    """Return an error about a setting, with the file, the flag or the variable that sets it."""
+    """Make the error of a setting, with the source of the value: a file, a flag or a variable."""
     source = start.tell_source(*key)
     reason = f"{problem} ({source})" if source else problem
     return LoadError(reason, start.tell_remedy(*key))
@@ -120,7 +120,7 @@ def _find_default(start: NextStart) -> str:
 
 
 def _find_wrong_words(start: NextStart) -> Iterator[LoadError]:
-    """Yield the settings whose texts CRI-O does not accept."""
+    """Yield the settings with texts unacceptable for CRI-O."""
     key: Key = ("crio", "log_dir")
     log_dir = start.text(*key)
     if log_dir and not log_dir.startswith("/"):
@@ -160,7 +160,7 @@ def _is_port(start: NextStart, port: str) -> bool:
 
 
 def _find_bad_cgroup_manager(start: NextStart) -> Iterator[LoadError]:
-    """Yield a cgroup manager that CRI-O does not know."""
+    """Yield an error for a cgroup manager unknown to CRI-O."""
     manager = start.text("crio", "runtime", "cgroup_manager")
     if manager and manager not in CGROUP_MANAGERS:
         problem = f"its cgroup_manager {manager} is neither systemd nor cgroupfs"
@@ -168,9 +168,9 @@ def _find_bad_cgroup_manager(start: NextStart) -> Iterator[LoadError]:
 
 
 def explain_ignored(start: NextStart, name: str) -> str:
-    """Return the reason for which CRI-O leaves a runtime out; "" if it does not.
+    """Explain why CRI-O leaves a runtime out; "" for a kept runtime.
 
-    CRI-O does not start if it would leave its default runtime out.
+    CRI-O does not start without its default runtime.
     """
     runtime = start.runtimes.get(name, {})
     kind = _text(runtime, "runtime_type")
@@ -198,7 +198,7 @@ def explain_ignored(start: NextStart, name: str) -> str:
 
 
 def _explain_newer_keys(start: NextStart, name: str, runtime: Tree) -> str:
-    """Return the flaw of a runtime's key that earlier releases do not have; "" for none."""
+    """Find the flaw of a runtime's key unknown to earlier releases; "" for no flaw."""
     version = start.given.state.version
     if version is None:
         return ""
@@ -220,7 +220,7 @@ def _explain_newer_keys(start: NextStart, name: str, runtime: Tree) -> str:
 
 
 def _find_bad_default(start: NextStart) -> Iterator[LoadError]:
-    """Yield the reason for which CRI-O refuses its default runtime; it leaves another runtime out."""
+    """Yield the reason why CRI-O refuses its default runtime; any other runtime would be left out."""
     default = _find_default(start)
     reason = explain_ignored(start, default)
     if reason:
@@ -228,7 +228,7 @@ def _find_bad_default(start: NextStart) -> Iterator[LoadError]:
 
 
 def _find_missing_programs(start: NextStart) -> Iterator[LoadError]:
-    """Yield the missing programs that CRI-O needs at its start (engine-facts.md#crio-conmon)."""
+    """Yield the missing programs needed by CRI-O at its start (engine-facts.md#crio-conmon)."""
     pinns_key: Key = ("crio", "runtime", "pinns_path")
     missing = _explain_missing(start, "its pinns_path", start.text(*pinns_key), "pinns")
     if missing:
@@ -253,7 +253,7 @@ def _find_missing_programs(start: NextStart) -> Iterator[LoadError]:
 
 
 def _find_bad_cgroups(start: NextStart) -> Iterator[LoadError]:
-    """Yield the cgroups of conmon that do not go with the cgroup manager."""
+    """Yield the cgroups of conmon in conflict with the cgroup manager."""
     conmon_key: Key = ("crio", "runtime", "conmon_cgroup")
     conmon_cgroup = start.text(*conmon_key)  # of all runtimes; "" if each runtime has its own
     by_systemd = start.text("crio", "runtime", "cgroup_manager") in {"", "systemd"}
@@ -274,7 +274,7 @@ def _find_bad_cgroups(start: NextStart) -> Iterator[LoadError]:
 
 
 def _list_used_runtimes(start: NextStart) -> Iterator[str]:
-    """Yield the runtimes that CRI-O does not leave out: the built-in runtime, the default, the others."""
+    """Yield the runtimes kept by CRI-O: the built-in runtime, the default, the others."""
     names = (find_built_in(start.given.state.version), _find_default(start), *start.runtimes)
     for name in dict.fromkeys(names):
         if not explain_ignored(start, name):
@@ -313,7 +313,7 @@ def _find_bad_nri(start: NextStart) -> Iterator[LoadError]:
 
 
 def _find_obstacle(start: NextStart, path: PurePosixPath) -> str:
-    """Return the reason for which CRI-O cannot make a directory; "" if it exists or can be made."""
+    """Explain why CRI-O cannot make a directory; "" for an existing or possible directory."""
     if not path.is_absolute():
         return ""
     for each in (path, *path.parents):
@@ -330,7 +330,7 @@ def _find_obstacle(start: NextStart, path: PurePosixPath) -> str:
 
 
 def _find_bad_profiles(start: NextStart) -> Iterator[LoadError]:
-    """Yield the files that CRI-O reads at its start and refuses."""
+    """Yield the files read by CRI-O at its start and refused."""
     profile = start.text("crio", "runtime", "seccomp_profile")
     path = PurePosixPath("/", profile)
     # CRI-O uses its own profile if the file is missing.
@@ -359,7 +359,7 @@ def _find_bad_classes(start: NextStart, name: str, tables: Collection[str]) -> I
 
 
 def _find_flaw_of_classes(text: str, tables: Collection[str]) -> str:
-    """Return the flaw of a YAML text in which each of ``tables`` must be a mapping; "" for none."""
+    """Find the flaw of a YAML text in which each of ``tables`` must be a mapping; "" for no flaw."""
     if len(text) > LONGEST_YAML:
         return ""
     import yaml  # few nodes have such a file
@@ -380,7 +380,7 @@ def _find_flaw_of_classes(text: str, tables: Collection[str]) -> str:
 
 
 def _find_bad_apparmor_profile(start: NextStart) -> Iterator[LoadError]:
-    """Yield a profile of AppArmor that the kernel has not loaded, if the kernel shows its profiles."""
+    """Yield a profile of AppArmor missing from the kernel, if the kernel shows its profiles."""
     key: Key = ("crio", "runtime", "apparmor_profile")
     profile = start.text(*key)
     if profile in APPARMOR_PROFILES or not _uses_apparmor(start):
@@ -415,7 +415,7 @@ def _find_flaw_of_profile(start: NextStart, path: PurePosixPath) -> str:
 
 
 def _find_bad_registries(start: NextStart) -> Iterator[LoadError]:
-    """Yield the files about registries that CRI-O refuses (containers-registries.conf(5))."""
+    """Yield the files about registries refused by CRI-O (containers-registries.conf(5))."""
     names = sorted(start.host.names(REGISTRIES_DIR))
     drop_ins = [REGISTRIES_DIR / name for name in names if name.endswith(".conf")]
     for path in (REGISTRIES, *drop_ins):
@@ -458,7 +458,7 @@ def _find_flaw_of_registries(text: str, *, is_drop_in: bool) -> str:
 
 
 def _find_bad_hooks(start: NextStart) -> Iterator[LoadError]:
-    """Yield the OCI hooks that CRI-O refuses (oci-hooks(5))."""
+    """Yield the OCI hooks refused by CRI-O (oci-hooks(5))."""
     for place in start.texts("crio", "runtime", "hooks_dir") or (HOOK_DIR,):
         directory = PurePosixPath(place)
         if not directory.is_absolute():
@@ -474,7 +474,7 @@ def _find_bad_hooks(start: NextStart) -> Iterator[LoadError]:
 
 
 def _find_pipes(start: NextStart) -> Iterator[LoadError]:
-    """Yield the FIFOs in the directories of CDI, which CRI-O reads before it serves."""
+    """Yield the FIFOs in the directories of CDI, read by CRI-O before it serves."""
     key: Key = ("crio", "runtime", "cdi_spec_dirs")
     directories: tuple[str, ...] = CDI_DIRECTORIES
     if isinstance(value_at(start.whole, key), list):  # an empty list switches CDI off
@@ -483,7 +483,7 @@ def _find_pipes(start: NextStart) -> Iterator[LoadError]:
 
 
 def _find_flaw_of_hook(start: NextStart, path: PurePosixPath) -> str:
-    """Return the flaw of a hook; "" for none, or for a file that is not there any more."""
+    """Find the flaw of a hook; "" for no flaw, or for a hook removed meanwhile."""
     text = _read_text(start, path)
     if text is None:
         if start.host.kind(path) is Kind.ABSENT:
@@ -513,13 +513,13 @@ def _find_flaw_of_hook(start: NextStart, path: PurePosixPath) -> str:
 
 
 def _explain_missing(start: NextStart, setting: str, place: str, name: str, *, runs: bool = False) -> str:
-    """Return the reason for which CRI-O does not find a program; "" if it finds the program.
+    """Explain why CRI-O does not find a program; "" for a found program.
 
-    Nothing is missed if CRI-O has no known unit or process, as in an image that is being built.
+    Nothing is missed without a known unit or process of CRI-O, as in an image under construction.
 
     Args:
         start: the next start of CRI-O.
-        setting: the setting that names the program, as the subject of a sentence.
+        setting: the setting with the program, as the subject of a sentence.
         place: the value of the setting; "" if CRI-O looks for the program in its PATH.
         name: the name of the program in the PATH.
         runs: whether CRI-O runs the program at its start; else the path only has to exist.
@@ -547,6 +547,6 @@ def _read_text(start: NextStart, path: PurePosixPath) -> str | None:
 
 
 def _text(table: Tree, key: str) -> str:
-    """Return a setting that is a text; "" for another value."""
+    """Return a text setting; "" for a value of another type."""
     value = table.get(key)
     return value if isinstance(value, str) else ""

@@ -18,7 +18,7 @@ RELOAD_UNIT: Final = "in the unit of CRI-O and run systemctl daemon-reload"
 
 
 class Setting(Struct, frozen=True):
-    """A key of CRI-O's config, with the flag and the variable that overrule the config."""
+    """A key of CRI-O's config, with the overruling flag and variable."""
 
     key: Key
     flag: str
@@ -88,7 +88,7 @@ class NextStart(Struct, frozen=True):
 
     @classmethod
     def of(cls, given: LoadInput) -> "NextStart":
-        """Return the settings of files and unit, and the settings that CRI-O prints if it was asked."""
+        """Combine the settings of files and unit with the settings printed by CRI-O, if printed."""
         whole: Tree = {}
         for tree in given.trees.values():
             whole = overlay(whole, tree)
@@ -107,12 +107,12 @@ class NextStart(Struct, frozen=True):
 
     @property
     def host(self) -> HostReader:
-        """The host on which CRI-O starts."""
+        """The host of CRI-O."""
         return self.given.host
 
     @property
     def paths(self) -> tuple[PurePosixPath, ...]:
-        """The directories of CRI-O's PATH; none if its start is not known."""
+        """The directories of CRI-O's PATH; none for an unknown start."""
         directories = self.given.environment.get("PATH", "").split(":")
         return tuple(PurePosixPath(path) for path in directories if path.startswith("/"))
 
@@ -123,18 +123,18 @@ class NextStart(Struct, frozen=True):
         return {name: _table(tables, (name,)) for name in tables}
 
     def text(self, *key: str) -> str:
-        """Return a setting that is a text; "" for another value."""
+        """Return a text setting; "" for a value of another type."""
         value = value_at(self.whole, key)
         return value if isinstance(value, str) else ""
 
     def texts(self, *key: str) -> tuple[str, ...]:
-        """Return the texts of a setting that is a text or a list of texts."""
+        """Return the texts of a text setting or a list of texts."""
         value = value_at(self.whole, key)
         values = value if isinstance(value, list) else [value]
         return tuple(each for each in values if isinstance(each, str) and each)
 
     def find_file(self, key: Key) -> PurePosixPath | None:
-        """Return the file that decides a setting: the last file with the setting."""
+        """Find the deciding file of a setting: the last file with the setting."""
         for path, tree in reversed([*self.given.trees.items()]):
             if value_at(tree, key) is not None:
                 return path
@@ -149,7 +149,7 @@ class NextStart(Struct, frozen=True):
         return f"in {file}" if file else ""
 
     def tell_remedy(self, *key: str) -> str:
-        """Return the act by which the owner of CRI-O corrects a setting."""
+        """Tell the owner's act to correct a setting."""
         source = self._find_in_unit(key)
         if source:
             return f"correct {source} {RELOAD_UNIT}"
@@ -157,7 +157,7 @@ class NextStart(Struct, frozen=True):
         return f"correct {name} in {self.find_file(key) or 'the config of CRI-O'}"
 
     def _find_in_unit(self, key: Key) -> str:
-        """Return the flag or variable that decides a setting, or a table above it; "" for none."""
+        """Return the deciding flag or variable of a setting, or of a table above; "" for none."""
         for number in range(len(key), 0, -1):
             source = self.from_unit.get(key[:number])
             if source:
@@ -217,7 +217,7 @@ def _find_value(
 
 
 def _list_values(words: Sequence[str], name: str) -> Iterator[str]:
-    """Yield the values of a flag with one dash or two, as Go's package flag reads flags."""
+    """Yield the values of a flag with a single dash or two, as Go's package flag reads flags."""
     rest = iter(words)
     for word in rest:
         flag, equals, value = word.partition("=")
@@ -226,7 +226,7 @@ def _list_values(words: Sequence[str], name: str) -> Iterator[str]:
 
 
 def _nest(key: Key, value: Value) -> Tree:
-    """Return a tree with one value."""
+    """Build a tree with a single value."""
     for part in reversed(key[1:]):
         value = {part: value}
     return {key[0]: value}

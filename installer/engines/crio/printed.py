@@ -21,7 +21,7 @@ _PLACES: Final = ("root", "runroot", "listen")
 
 
 class PrintedConfig(Struct, frozen=True):
-    """The settings that ``crio config`` prints."""
+    """The settings printed by ``crio config``."""
 
     changed: Tree  # the settings that differ from the defaults
     places: Mapping[str, str]  # by the name of the setting
@@ -31,7 +31,7 @@ class PrintedConfig(Struct, frozen=True):
 
     @classmethod
     def read(cls, output: str) -> "PrintedConfig":
-        """Return the settings in an output, "" for a program that was not asked."""
+        """Parse the settings in an output, "" without an output of the program."""
         settings = dict(_SETTING.findall(output))
         return cls(
             changed=read_changed(output),
@@ -43,7 +43,7 @@ class PrintedConfig(Struct, frozen=True):
 
 
 def read_changed(output: str) -> Tree:
-    """Return the printed settings that differ from CRI-O's defaults: they are no comments."""
+    """Return the printed settings that differ from CRI-O's defaults: lines without a comment sign."""
     try:
         return tomllib.loads(output)
     except (tomllib.TOMLDecodeError, RecursionError):  # a release that prints a value without escaping it

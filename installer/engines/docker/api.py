@@ -43,7 +43,7 @@ def _not_served(reason: str, remedy: str) -> NotServedError:
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
-    """Return the number of reloads that dockerd has completed since a moment of the wall clock."""
+    """Count the reloads completed by dockerd since a moment of the wall clock."""
     window = {"since": f"{moment_s:.9f}", "until": f"{time.time():.9f}"}
     # A failed reload is no event (engine-facts.md#dockerd-reload-event).
     wanted = json.dumps({"type": ["daemon"], "event": ["reload"]})
@@ -86,10 +86,10 @@ def list_running_names(socket_path: Path, *, timeout_s: float) -> tuple[str, ...
 
 @contextmanager
 def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
-    """Yield a client of dockerd with one deadline for all questions.
+    """Yield a client of dockerd with a single deadline for all questions.
 
     Raises:
-        InstallerError: dockerd does not answer, or its answer is not understood.
+        InstallerError: dockerd does not answer, or the answer is not understood.
     """
     try:
         address.lstat()  # on a node without Docker the SDK is not loaded

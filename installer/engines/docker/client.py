@@ -16,7 +16,7 @@ OLDEST: Final = "1.41"  # the API of 20.10, which limits the SDK; dockerd is ask
 
 
 class Client(docker.APIClient):
-    """A client with one deadline for all requests; raises OSError (also as an APIError) or AnswerError."""
+    """A client with a single deadline for all requests; raises OSError, also as APIError, or AnswerError."""
 
     def __init__(self, address: Path, timeout_s: float) -> None:
         Session.__init__(self)  # APIClient's own reads ~/.docker/config.json
@@ -32,7 +32,7 @@ class Client(docker.APIClient):
         self.answer = Response()  # the latest answer
 
     def send(self, request: PreparedRequest, *, stream: bool | None = False, **_: Any) -> Response:
-        """Send a request of the SDK over a connection of its own."""
+        """Send a request of the SDK over a new connection."""
         path = request.path_url.removeprefix(f"/v{OLDEST}")
         words = (str(request.method), path, request.body, request.headers)
         head, body = ask_http(self._address, words, deadline=self._deadline, stream=bool(stream))

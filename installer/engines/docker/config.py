@@ -39,7 +39,7 @@ OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  
 
 
 class Refused(Struct, frozen=True):
-    """The refusal of a text by a running dockerd, which stays as it was or ``dies``."""
+    """The refusal of a text by a running dockerd; dockerd keeps its settings or ``dies``."""
 
     words: str
     dies: bool = False
@@ -49,10 +49,10 @@ class Refused(Struct, frozen=True):
 class DockerdModel(Struct, frozen=True):
     """A dockerd: the path of its daemon.json, its release, None for any release, and its flags.
 
-    A start takes the file alone. A SIGHUP lays the file over the settings of dockerd: a key that is missing
-    changes nothing, so a removed key is sticky; and each release refuses some texts, or dies of them. With a
-    default in a flag the file may have none: with both dockerd neither starts nor reloads. The runtimes of
-    flags join those of the file at a start. A SIGHUP with runtimes in the file takes them away
+    A start takes the file alone. A SIGHUP lays the file over the settings of dockerd: a missing key changes
+    nothing, so a removed key is sticky; and each release refuses some texts, or dies of them. With a default
+    in a flag the file may have none: with both dockerd neither starts nor reloads. The runtimes of flags join
+    the file's runtimes at a start. A SIGHUP with runtimes in the file takes the flags' runtimes away
     (engine-facts.md#dockerd-reload).
     """
 
@@ -87,11 +87,11 @@ class DockerdModel(Struct, frozen=True):
         return EffectiveConfig(handlers, default, ready=False, undefined=default, broken=broken)
 
     def reload(self, in_force: EffectiveConfig, file: File | None) -> EffectiveConfig | Refused:
-        """Return the settings in force after a SIGHUP with ``file``, or the refusal.
+        """Predict the settings in force after a SIGHUP with ``file``, or the refusal.
 
         Args:
             in_force: the settings in force before the SIGHUP.
-            file: daemon.json, None if there is none.
+            file: daemon.json, None for no file.
         """
         tree, flaw = self._read(file)
         if flaw:
@@ -119,7 +119,7 @@ class DockerdModel(Struct, frozen=True):
         return replace(in_force, handlers=handlers, default=default)
 
     def _refuse_default(self, default: str) -> Refused:
-        """Return the refusal of a text that does not define the default in force."""
+        """Return the refusal of a text without a definition of the default in force."""
         if default != self.flags.default:
             return Refused(f"specified default runtime '{default}' does not exist", dies=self.is_old)
         return Refused(
@@ -129,16 +129,16 @@ class DockerdModel(Struct, frozen=True):
         )
 
     def find_route(self, in_force: EffectiveConfig | None, target: File | None) -> tuple[File | None, ...]:
-        """Return the texts through which dockerd comes to have the settings of a start with ``target``.
+        """Find the texts on the way to the settings of a start with ``target``.
 
-        One SIGHUP follows the first text. No SIGHUP follows a second text: the second changes nothing.
+        A SIGHUP follows the first text. No SIGHUP follows a second text: the second changes nothing.
 
         Args:
             in_force: the settings in force, None if not known for sure.
             target: the last text, None for no file.
 
         Raises:
-            InstallerError: dockerd refuses each text that leads there, or dies of it.
+            InstallerError: dockerd refuses each text on the way, or dies of each.
         """
         if target is not None and in_force is not None and self._takes_at_once(in_force, target):
             return (target,)
@@ -155,7 +155,7 @@ class DockerdModel(Struct, frozen=True):
         return (middle, target)
 
     def _takes_at_once(self, in_force: EffectiveConfig, target: File) -> bool:
-        """Tell whether one SIGHUP with ``target`` has the effect of a start, with any release if unknown."""
+        """Tell whether a single SIGHUP with ``target`` works like a start, for any release if unknown."""
         releases = [self]
         if not self.version:
             releases = [replace(self, version=version) for version in ((20, 10), (28,))]
@@ -169,9 +169,9 @@ class DockerdModel(Struct, frozen=True):
     def spell_out(self, target: File | None) -> tuple[File, tuple[Edit, ...]]:
         """Return ``target`` with both keys, and the edits: each dockerd takes up this text.
 
-        Removed keys are sticky, and a map without the live default makes dockerd 20.10 die: so both keys have
-        to stand in the file for one SIGHUP. A default in a flag may not stand in the file. It needs no key,
-        for no reload has ever changed it.
+        Removed keys are sticky, and a map without the live default makes dockerd 20.10 die: both keys have to
+        stand in the file for one SIGHUP. A default in a flag may not stand in the file, and needs no key: no
+        reload has ever changed it.
         """
         text = target.content.decode() if target else ""
         tree = parse(text, Syntax.JSON, name=str(self.path))
@@ -198,14 +198,14 @@ class DockerdModel(Struct, frozen=True):
         return {name: {"path": binary} for name, binary in self.flags.runtimes.items()}
 
     def _is_defined(self, default: str, handlers: Mapping[str, Runtime]) -> bool:
-        """Tell whether a default runtime needs no definition or has one."""
+        """Tell whether a default runtime has a definition, or needs none."""
         if self.is_old:
             return default in {*OLD_SHIMS, *handlers}
         # A name with a dot may be that of a containerd shim, which needs no entry.
         return default in handlers or ("." in default and default[0] not in "./")
 
     def _read(self, file: File | None) -> tuple[Tree, str]:
-        """Return the tree of a text, and the reason why dockerd neither starts nor reloads with it, or ""."""
+        """Parse a text; return the tree, and dockerd's reason against a start and a reload with the text."""
         if file is None:
             return {}, ""
         if self.is_old and not file.content.strip():
@@ -221,7 +221,7 @@ class DockerdModel(Struct, frozen=True):
         return tree, next(self._find_flaws(tree), "")
 
     def _find_flaws(self, tree: Tree) -> Iterator[str]:
-        """Yield the reasons for which dockerd refuses a tree."""
+        """Yield the reasons why dockerd refuses a tree."""
         default = tree.get(DEFAULT)
         runtimes = tree.get(RUNTIMES)
         if self.flags.default and DEFAULT in tree:
@@ -252,7 +252,7 @@ def has_same_runtimes(one: EffectiveConfig, other: EffectiveConfig) -> bool:
 
 
 def find_differences(in_force: EffectiveConfig, wanted: EffectiveConfig) -> Iterator[tuple[str, bool]]:
-    """Yield dockerd's runtimes that ``wanted`` defines otherwise, true for an undefined runtime."""
+    """Yield dockerd's runtimes defined otherwise by ``wanted``, true for an undefined runtime."""
     present = _list_as_dockerd(in_force)
     defined = _list_as_dockerd(wanted)
     for name in sorted(present):
@@ -273,7 +273,7 @@ def _list_as_dockerd(config: EffectiveConfig) -> dict[str, tuple[str, Value]]:
 
 
 def _find_flaws_of_entry(entry: Tree) -> Iterator[str]:
-    """Yield the combinations of keys in an entry that dockerd refuses."""
+    """Yield the combinations of keys in an entry refused by dockerd."""
     path = read_field(entry, "path")
     kind = read_field(entry, "runtimeType")
     if not path and not kind:
@@ -302,7 +302,7 @@ def _read_handlers(runtimes: Tree) -> dict[str, Runtime]:
 
 
 def read_field(entry: Tree, field: str) -> Value:
-    """Return the value of a field, which may be written in any case; the last spelling counts."""
+    """Return the value of a field, spelled in any case; the last spelling counts."""
     names = spellings(entry, field)
     return entry[names[-1]] if names else None
 
@@ -332,7 +332,7 @@ def propose(
     """Yield the proposal for daemon.json.
 
     Raises:
-        InstallerError: daemon.json has a setting that dockerd refuses, or of which it dies later.
+        InstallerError: daemon.json has a setting that dockerd refuses, or later dies of.
     """
     path = state.config
     tree = configs.trees.get(path, {})
@@ -380,7 +380,7 @@ def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
 
 
 def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-    """Return ``dockerd --validate`` with the flags of the running dockerd, some of which exclude a key."""
+    """Describe ``dockerd --validate`` with the flags of the running dockerd; some flags exclude a key."""
     path = state.config
 
     def render(_find_memory_file: Callable[[PurePosixPath], str]) -> Mapping[PurePosixPath, str]:
@@ -421,7 +421,7 @@ def _list_runtime_keys(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry)
 
 
 def _list_spellings(entry: Tree, field: str) -> list[str]:
-    """Return the spellings of a field in an entry, at least one: dockerd reads keys in any case."""
+    """List the spellings of a field in an entry, at least one: dockerd reads keys in any case."""
     return spellings(entry, field) or [field]
 
 
@@ -437,7 +437,7 @@ def _list_low_level(runtimes: Tree, default: str) -> Iterator[Value]:
 
 
 def _find_program(entry: Tree) -> Value:
-    """Return the program of a runtime: its path, or the program that an option names to a runc shim."""
+    """Return the program of a runtime: its path, or the program in an option of a runc shim."""
     kind = read_field(entry, "runtimeType")
     if not isinstance(kind, str) or not kind:
         return read_field(entry, "path")

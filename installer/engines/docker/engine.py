@@ -27,7 +27,7 @@ from installer.model.files import File
 
 
 class Docker(Engine):
-    """Docker: dockerd takes runtimes of daemon.json up on SIGHUP, and its containers go on."""
+    """dockerd takes up the runtimes of daemon.json on SIGHUP; the containers go on."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class Docker(Engine):
         return docker_config.propose(state, configs, entries, extras)
 
     def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
-        """Return the config that a start with daemon.json brings into force."""
+        """Predict the config in force after a start with daemon.json."""
         return docker_config.predict(state, configs)
 
     def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
@@ -95,7 +95,7 @@ class Docker(Engine):
     def find_route(
         self, state: EngineState, path: PurePosixPath, in_force: EffectiveConfig | None, target: File | None
     ) -> Route:
-        """Return the text, or an intermediate text before it: dockerd keeps keys that a text leaves out."""
+        """Find the text, or an intermediate text before: dockerd keeps the keys missing from a text."""
         dockerd = docker_config.DockerdModel(path, state.version, state.flags)
         texts = dockerd.find_route(in_force, target)
         if len(texts) == 1:
@@ -106,13 +106,13 @@ class Docker(Engine):
     def find_differences(
         self, serving: EffectiveConfig, wanted: EffectiveConfig
     ) -> Iterator[tuple[str, bool]]:
-        """Yield dockerd's runtimes that ``wanted`` defines otherwise, true for an undefined runtime."""
+        """Find dockerd's runtimes defined otherwise by ``wanted``, true for an undefined runtime."""
         return docker_config.find_differences(serving, wanted)
 
     def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
-        """Return the reasons for which dockerd ends at a reload that ``--validate`` accepts."""
+        """Find the errors by which dockerd ends at a reload, though ``--validate`` accepts the texts."""
         return load.find_load_errors(given)
 
     def describe_trial(self, runtime: str) -> str:
-        """Return the ``docker run`` that shows the GPUs in a container."""
+        """Describe the ``docker run`` that shows the GPUs in a container."""
         return f"docker run --rm --runtime={runtime} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"

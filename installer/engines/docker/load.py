@@ -29,7 +29,7 @@ MOST_PORTS: Final = 65535
 
 
 class _Rule(Protocol):
-    """A rule for the entries of a list: true for an entry that dockerd refuses."""
+    """A rule for the entries of a list: true for a refused entry."""
 
     def __call__(self, name: str, *, is_old: bool) -> bool: ...
 
@@ -41,10 +41,10 @@ def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
 
 
 def _find_bad_registries(given: LoadInput) -> Iterator[LoadError]:
-    """Yield the entries of registries that dockerd refuses at a start and at a reload.
+    """Yield the entries of registries refused by dockerd at a start and at a reload.
 
-    dockerd refuses the whole reload for one of them: it does not take up our runtimes either. The entries
-    themselves stay out of the error: the URL of a mirror may hold a password.
+    dockerd refuses the whole reload for a single bad entry, and does not take up our runtimes either. The
+    entries themselves stay out of the error: the URL of a mirror may hold a password.
     """
     version = given.state.version
     is_old = version is not None and version < TAKES_PATHS
@@ -66,7 +66,7 @@ def _find_bad_registries(given: LoadInput) -> Iterator[LoadError]:
 
 
 def _is_bad_insecure_registry(name: str, *, is_old: bool) -> bool:
-    """Tell whether dockerd refuses an insecure registry, of which it cuts off http:// and https://."""
+    """Tell whether dockerd refuses an insecure registry; dockerd cuts off http:// and https://."""
     scheme, separator, rest = name.partition("://")
     if separator and scheme.lower() in SCHEMES:
         name = rest
@@ -94,7 +94,7 @@ def _is_bad_registry(name: str, *, is_old: bool) -> bool:
 
 
 def _is_bad_mirror(name: str, *, is_old: bool) -> bool:
-    """Tell whether dockerd before 28 refuses a mirror, which is named by its URL."""
+    """Tell whether dockerd before 28 refuses a mirror, named by its URL."""
     try:
         parts = urlsplit(name)
     except ValueError:
@@ -127,7 +127,7 @@ def _find_missing_plugins(given: LoadInput) -> Iterator[LoadError]:
 
 
 def _is_missing(host: HostReader, name: str) -> bool:
-    """Tell whether dockerd finds no plugin of a name; False if that cannot be known."""
+    """Tell whether dockerd finds no plugin of a name; False if unknown."""
     sockets = RUN / "plugins"
     if host.kind(RUN) is Kind.ABSENT or not name or "/" in name:
         return False  # the directory is not mounted here, or the plugin is a managed one

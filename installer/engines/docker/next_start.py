@@ -32,9 +32,9 @@ DRIVERS: Final = frozenset({"", "cgroupfs", "systemd"})
 def explain_failing_start(
     host: Host, engine: EngineState, words: Sequence[str], config: PurePosixPath
 ) -> str:
-    """Return why a dockerd with these words would not start with its present config; "" if it would.
+    """Explain why a dockerd with these words would not start with the present config; "" for no reason.
 
-    ``engine`` is that dockerd as far as it is known.
+    ``engine`` is this dockerd, as far as known.
     """
     try:
         file = host.read(config)
@@ -56,7 +56,7 @@ def explain_failing_start(
 
 
 def _validate(host: Host, words: Sequence[str], config: PurePosixPath, file: File) -> str:
-    """Return the refusal of ``dockerd --validate``; "" if it accepts the config, or cannot be run."""
+    """Return the refusal of ``dockerd --validate``; "" for an accepted config, or an unusable program."""
     program = PurePosixPath(words[0]) if words else PurePosixPath()
     if not program.is_absolute() or program.name != PROCESS or not is_program(host, program):
         return ""
@@ -71,7 +71,7 @@ def _validate(host: Host, words: Sequence[str], config: PurePosixPath, file: Fil
 
 
 def find_start_errors(tree: Tree, host: HostReader) -> Iterator[str]:
-    """Yield what dockerd dies of at a start, though its --validate and a reload accept it.
+    """Yield the settings that end dockerd at a start, though its --validate and a reload accept them.
 
     Measured on 26.1 and 28.5 (engine-facts.md#dockerd-load). Other values are left out: a false refusal would
     be worse.

@@ -21,7 +21,7 @@ EMPTY_ARCHIVE: Final = bytes(1024)  # a tar archive without a file: the shell co
 def docker_container(  # noqa: PLR0913 - a container has many sides
     socket: Path, name: str, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
 ) -> Iterator[tuple[str, RunScript]]:
-    """Run a container of a new name on ``runtime``; yield its id, and a function that runs scripts."""
+    """Run a container of a new name on ``runtime``; yield the id, and a function that runs scripts."""
     from docker.types import LogConfig, Mount
 
     try:
@@ -57,7 +57,7 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
 
 
 def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]:
-    """Remove the container and the image of a name; return the kinds of things that were removed."""
+    """Remove the container and the image of a name; return the kinds of the removed things."""
     from docker.errors import APIError, NotFound
 
     removed: list[str] = []
