@@ -38,6 +38,7 @@ ALL = (
     *("maxUnavailable=10%", "priorityClassName=mine", "resourceQuota=true", "resources.limits.cpu=1"),
     *("labels.team=gpu", "annotations.a=b", "podLabels.c=d", "podAnnotations.e=f", "uninstallNode=gpu-7"),
 )
+TURNS = ("turns.maxRestarting=12", "turns.canary=gpu-pool=canary", "turns.soakSeconds=0", "onExit=keep")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 START = "| value | default | what it is |\n|---|---|---|\n"
 _KEY = re.compile(r"^( *)(\w+):(.*)$")
@@ -56,7 +57,8 @@ def _refused(*settings: str, verb: str = "template") -> str:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", SCHEMAS)
 @pytest.mark.parametrize(
-    "settings", [(), ALL, ("uninstall=true",), ("resourceQuota=true", "nodeSelector=null"), ("onExit=auto",)]
+    "settings",
+    [(), ALL, ("uninstall=true",), ("resourceQuota=true", "nodeSelector=null"), ("onExit=auto",), TURNS],
 )
 def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], version: str) -> None:
     validate(charted(*settings), version)
@@ -80,6 +82,10 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
         ("metricsListen=9400", "metricsListen"),
         ("podMonitor=true", "podMonitor needs metricsListen"),
         ("mode=csi", "mode"),
+        ("turns.maxRestarting=2", "turns.maxRestarting needs onExit: auto, or keep"),
+        ("turns.maxRestarting=-1", "maxRestarting"),
+        ("turns.stopAfter=0", "stopAfter"),
+        ("turns.canary=a b", "canary"),
         ("mode=nri", "the NRI plugin needs nri.allow"),
         ("nri.enabled=true", "the NRI plugin needs nri.allow"),
         ("nri.allow[0]=a=b.c/d", "nri.allow needs mode: nri"),
@@ -113,7 +119,21 @@ def test_a_mode_that_the_chart_would_not_see_is_refused(variable: str, value: st
     assert f"extraEnv has TOOLKIT_INSTALLER_{variable}: use the value {value}" in said
 
 
-SINCE_0_1_0 = ("mode=null", "nri=null", "planNode=null")
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        *(("RELEASE", "turns.maxRestarting"), ("MAX_RESTARTING", "turns.maxRestarting")),
+        *(("STOP_AFTER", "turns.stopAfter"), ("CANARY", "turns.canary")),
+    ],
+)
+def test_a_setting_of_turns_that_the_chart_would_not_see_is_refused(variable: str, value: str) -> None:
+    said = _refused(*_extra(variable, "1"))
+
+    assert f"extraEnv has TOOLKIT_INSTALLER_{variable}: use the value {value}" in said
+
+
+SINCE_0_1_0 = ("mode=null", "nri=null", "planNode=null", "turns=null")
 
 
 @pytest.mark.sampled(4)
@@ -243,7 +263,7 @@ def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
 
     assert table() in golden(readme, whole)
     schema, told = SCHEMA["properties"], {path for path, _, _ in rows()}
-    nested = {"image", "acceptNvidiaVisibleDevices", "nri"}
+    nested = {"image", "acceptNvidiaVisibleDevices", "nri", "turns"}
     typed = {f"{name}.{inner}" for name in nested for inner in schema[name]["properties"]}
     assert told == typed | (schema.keys() - nested - {"global"})
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from installer.fleet import leases
+from installer.fleet.turns import Settings, name_settings, name_turn
 from tests.deploy.helm import NAMESPACE, RELEASE
 from tests.deploy.rendered import (
     KUSTOMIZE,
@@ -116,6 +118,7 @@ OF_THE_JOB = {
         ("overlays/auto pod-monitor", ("metricsListen=0.0.0.0:9400", "podMonitor=true")),
         ("overlays/auto startup-taint", ("startupTaint=true",)),
         ("overlays/auto auto", ("onExit=auto",)),
+        ("overlays/auto turns", ("onExit=auto", "turns.maxRestarting=1")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -294,7 +297,56 @@ def test_the_policy_auto_is_admitted_on_openshift_with_its_token(layer: Layer) -
     assert told["volumes"] == chart["volumes"] == ["hostPath", "projected"]
 
 
-@pytest.mark.parametrize("settings", [("onExit=auto", "uninstall=true"), ("onExit=keep",)])
+TURNS = "node-toolkit-installer-turns"
+
+
+def test_nodes_with_turns_may_change_their_leases_and_read_nodes_and_nothing_else() -> None:
+    told = _of_chart("onExit=keep", "turns.maxRestarting=12", "turns.stopAfter=3", "turns.canary=pool=canary")
+    plain = _of_chart("onExit=keep")
+    (of_all, of_named), (of_nodes,) = told["Role", TURNS]["rules"], told["ClusterRole", TURNS]["rules"]
+    pod = told["DaemonSet", NAMESPACE]["spec"]["template"]["spec"]
+    env = {each["name"]: each for each in pod["containers"][0]["env"]}
+    lease = told["Lease", TURNS]
+
+    kinds = ("Lease", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    assert told.keys() - plain.keys() == {(kind, TURNS) for kind in kinds}
+    group = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    names = [TURNS, *(f"{NAMESPACE}-turn-{number}" for number in range(12))]
+    assert of_all == {**group, "verbs": ["list", "create"]}
+    assert of_named == {**group, "resourceNames": names, "verbs": ["get", "update"]}
+    assert of_nodes == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
+    account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": NAMESPACE}
+    assert (
+        told["RoleBinding", TURNS]["subjects"] == told["ClusterRoleBinding", TURNS]["subjects"] == [account]
+    )
+    assert pod["automountServiceAccountToken"] is True
+    assert env[f"{PREFIX}RELEASE"]["value"] == NAMESPACE
+    assert env[f"{PREFIX}NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert leases.read_settings(lease, NAMESPACE) == Settings(NAMESPACE, 12, 3, "pool=canary")
+    assert lease["metadata"]["name"] == name_settings(NAMESPACE)
+    assert lease["metadata"]["labels"][leases.RELEASE] == NAMESPACE
+
+
+def test_the_limit_of_turns_can_be_lowered_while_nodes_hold_some() -> None:
+    rules = _of_chart("onExit=keep", "turns.maxRestarting=1")["Role", TURNS]["rules"]
+
+    assert rules[1]["resourceNames"][-1] == f"{NAMESPACE}-turn-9"
+
+
+def test_the_component_for_turns_and_the_program_name_the_same_leases(layer: Layer) -> None:
+    told = by_name(layer("overlays/auto", "components/turns"))
+
+    assert leases.read_settings(told["Lease", TURNS], NAMESPACE) == Settings(NAMESPACE)
+    assert told["Role", TURNS]["rules"][1]["resourceNames"][1] == name_turn(NAMESPACE, 0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *(("onExit=auto", "uninstall=true"), ("onExit=keep",), ()),
+        ("onExit=keep", "turns.maxRestarting=3", "uninstall=true"),
+    ],
+)
 def test_pods_that_ask_nothing_get_no_token_and_no_right(settings: tuple[str, ...]) -> None:
     manifests = charted(*settings)
 

@@ -42,7 +42,17 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* Whether the pods of the DaemonSet ask the Kubernetes API; one that uninstalls asks nothing. */}}
 {{- define "toolkit.asksApi" -}}
+{{- if or (include "toolkit.asksAtExit" .) (include "toolkit.turns" .) -}}yes{{- end -}}
+{{- end }}
+
+{{/* Whether a stopped pod asks whether another one comes. */}}
+{{- define "toolkit.asksAtExit" -}}
 {{- if and (eq .Values.onExit "auto") (not .Values.uninstall) -}}yes{{- end -}}
+{{- end }}
+
+{{/* Whether nodes restart their engines by turns. */}}
+{{- define "toolkit.turns" -}}
+{{- if and (.Values.turns).maxRestarting (not .Values.uninstall) -}}yes{{- end -}}
 {{- end }}
 
 {{/* By CDI alone no engine has a runtime of ours. */}}

@@ -12,6 +12,15 @@
 {{- if and (.Values.nri).allow (not $nri) }}
 {{- fail "nri.allow needs mode: nri, or nri.enabled: true" }}
 {{- end }}
+{{- if and (include "toolkit.turns" .) (not (has .Values.onExit (list "auto" "keep"))) }}
+{{- fail "turns.maxRestarting needs onExit: auto, or keep: under undo an update undoes every node at once, and their installs would wait for turns" }}
+{{- end }}
+{{- range .Values.extraEnv }}
+{{- $value := get (dict "TOOLKIT_INSTALLER_RELEASE" "turns.maxRestarting" "TOOLKIT_INSTALLER_MAX_RESTARTING" "turns.maxRestarting" "TOOLKIT_INSTALLER_STOP_AFTER" "turns.stopAfter" "TOOLKIT_INSTALLER_CANARY" "turns.canary") .name }}
+{{- if $value }}
+{{- fail (printf "extraEnv has %s: use the value %s, for a Lease and rights follow it" .name $value) }}
+{{- end }}
+{{- end }}
 {{- if .Release.IsUpgrade }}
 {{- range $value := list "planNode" "uninstallNode" }}
 {{- if get $.Values $value }}
