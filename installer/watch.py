@@ -31,7 +31,7 @@ LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB a cont
 
 
 class HeldLock:
-    """A lock on a file, valid as long as the file has its name."""
+    """A lock on a file, valid as long as the file has the same name."""
 
     def __init__(self, path: str, fd: int, flags: int) -> None:
         self.path = path
@@ -40,10 +40,10 @@ class HeldLock:
         os.set_inheritable(fd, False)
 
     def renew(self) -> bool | None:
-        """Lock the file anew if its name was removed, or leads to another file.
+        """Lock the file anew if the name was removed, or leads to another file.
 
         Returns:
-            Whether the file was locked anew; None if another process has locked the file of that name.
+            Whether the file was locked anew; None if another process has locked the file of the same name.
         """
         if has_name(self.fd, self.path):
             return False
@@ -61,14 +61,14 @@ class HeldLock:
 
 
 def has_name(fd: int, path: "str | os.PathLike[str]") -> bool:
-    """Tell whether an open inode still has its name."""
+    """Tell whether an open inode still has the name ``path``."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     return False
 
 
 class Watch:
-    """The places for ``run`` to watch until the next check; a check sends it to the supervisor."""
+    """The places for ``run`` to watch until the next check; a check sends the watch to the supervisor."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Watch:
 
 
 def fingerprint(places: "Sequence[Place]") -> str:
-    """Return a number, as text, that changes when one of ``places`` changes."""
+    """Compute a number, as text, from the state of ``places``; a change of any place changes the number."""
     numbers: list[int] = []
     for kind, path in places:
         numbers += LOOKS[kind](path)
@@ -119,7 +119,7 @@ def fingerprint(places: "Sequence[Place]") -> str:
 
 
 def _look_at_path(path: str) -> list[int]:
-    """Return numbers that change with a file, a directory or the target of a link."""
+    """List numbers of a file, a directory or the target of a link; they change with the file."""
     if PROC in path:
         # The files of the host's /proc, perhaps mounted elsewhere, have the time of the look.
         return _look_for(path)
@@ -127,12 +127,12 @@ def _look_at_path(path: str) -> list[int]:
 
 
 def _look_for(path: str) -> list[int]:
-    """Return numbers that change when a path appears or disappears; an existing path gives no number."""
+    """Return a number for a missing path, no number for an existing path."""
     return [] if _stat(path) else [-1]
 
 
 def _look_at_file_system(path: str) -> list[int]:
-    """Return numbers that change when a file system becomes read-only, full, or is remounted."""
+    """List numbers of a file system: the mount flags, and a lack of room."""
     with suppress(OSError):
         space = os.statvfs(path)
         return [space.f_flag, lacks_room(space)]
@@ -140,7 +140,7 @@ def _look_at_file_system(path: str) -> list[int]:
 
 
 def _look_at_names(beginning: str) -> list[int]:
-    """Return numbers that change with the files whose paths have this beginning."""
+    """List numbers of the files at paths with this beginning."""
     directory, _, start = beginning.rpartition("/")
     names = [name for name in _names(directory or "/") if name.startswith(start)]
     numbers: list[int] = []
@@ -151,7 +151,7 @@ def _look_at_names(beginning: str) -> list[int]:
 
 
 def _look_at_directory(directory: str) -> list[int]:
-    """Return numbers that change with the files of a directory."""
+    """List numbers of the files of a directory."""
     # A name with a leading dot is a text that some program, perhaps ours, is about to rename.
     names = [name for name in _names(directory) if name[0] != "."]
     numbers = _stat(directory)
@@ -163,7 +163,7 @@ def _look_at_directory(directory: str) -> list[int]:
 
 
 def _names(directory: str) -> list[str]:
-    """Return the sorted names in a directory; none for a directory that cannot be read."""
+    """List the sorted names in a directory; none for an unreadable directory."""
     try:
         return sorted(os.listdir(directory))
     except OSError:
@@ -178,7 +178,7 @@ def lacks_room(space: os.statvfs_result) -> bool:
 
 
 def _stat(path: str) -> list[int]:
-    """Return the numbers of a file, and of a link's target; none for a file that cannot be looked at."""
+    """List the numbers of a file, and of a link's target; none if the file cannot be looked at."""
     try:
         status = os.lstat(path)
         numbers = _list_numbers(status)
@@ -190,7 +190,7 @@ def _stat(path: str) -> list[int]:
 
 
 def _list_numbers(status: os.stat_result) -> list[int]:
-    """Return the numbers that change with a file; the first three are the file's identity and kind."""
+    """List the numbers of a file: the identity and kind in the first three, then size and times."""
     return [
         status.st_dev,
         status.st_ino,

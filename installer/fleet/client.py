@@ -32,13 +32,13 @@ TRIES_OF_A_STOP: Final = 2
 
 
 class NoSettingsError(InstallerError):
-    """There is no Lease with the settings of a release."""
+    """The API has no Lease with the settings of a release."""
 
     usual = "kubernetes-api"
 
 
 class Seen(Struct, frozen=True):
-    """All Leases of a release from one answer, and the API server's time."""
+    """All Leases of a release from a single answer, and the API server's time."""
 
     turns: tuple[Turn, ...]
     settings: Settings
@@ -50,7 +50,7 @@ def look(api: Api, release: str) -> Seen:
     """Read all Leases of a release.
 
     Raises:
-        NoSettingsError: there is no Lease with the settings.
+        NoSettingsError: the Lease with the settings is missing.
         InstallerError: the API gives none, or a setting makes no sense.
     """
     reply = api.ask("GET", leases.path_of_release(api.namespace, release))
@@ -115,7 +115,7 @@ def change_settings(api: Api, release: str, change: Callable[[Settings], Setting
 
 
 def create_settings(api: Api, settings: Settings) -> None:
-    """Create the Lease of the settings; a Lease that another node has just created stays."""
+    """Create the Lease of the settings; keep a Lease just created by another node."""
     with suppress(ConflictError):
         api.ask("POST", leases.path_of(api.namespace), leases.new_settings(settings))
 
@@ -186,7 +186,7 @@ def path_of_daemonset(namespace: str, name: str) -> str:
 def _change_own(
     api: Api, name: str, node: Node, change: Callable[[Mapping[str, Any]], dict[str, Any]]
 ) -> bool:
-    """Change a turn that this node holds; tell whether it held the turn.
+    """Change a turn held by this node; tell whether the node held the turn.
 
     A lost answer to an update is settled by the next look: the turn is either this node's or not.
     """
@@ -207,7 +207,7 @@ def _change_own(
 
 
 def _replace(api: Api, lease: Mapping[str, Any]) -> Reply:
-    """Replace the Lease that was read, and no other: its metadata carry resourceVersion and uid."""
+    """Replace the Lease just read, and no other: the metadata carry resourceVersion and uid."""
     metadata = lease["metadata"]
     if not metadata.get("uid") or not metadata.get("resourceVersion"):
         raise ValueError("a Lease that is replaced was read before")

@@ -40,13 +40,13 @@ def path_of_release(namespace: str, release: str) -> str:
 
 
 def read_turns(objects: Iterable[Any], release: str) -> tuple[Turn, ...]:
-    """Return the turns of a release; other Leases that carry its label are left out."""
+    """Read the turns of a release; other Leases with the release's label are left out."""
     turns = (read_turn(each) for each in objects if _is_turn(each, release))
     return tuple(sorted(turns, key=lambda turn: turn.name))
 
 
 def read_turn(lease: Any) -> Turn:
-    """Return a turn. A value that nobody of ours writes counts as absent: a turn without a time is late."""
+    """Read a turn. A value written by no node of ours counts as absent: a turn without a time is late."""
     duration = value_at(lease, ("spec", "leaseDurationSeconds"))
     return Turn(
         name=_text(value_at(lease, ("metadata", "name"))),
@@ -82,7 +82,7 @@ def read_settings(lease: Any, release: str) -> Settings:
 
 
 def new_turn(name: str, release: str) -> dict[str, Any]:
-    """Return the Lease of a turn that is not there yet."""
+    """Make the missing Lease of a turn."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -92,7 +92,7 @@ def new_turn(name: str, release: str) -> dict[str, Any]:
 
 
 def new_settings(settings: Settings) -> dict[str, Any]:
-    """Return the Lease of settings that is not there yet."""
+    """Make the missing Lease of settings."""
     annotations = {AT_MOST: str(settings.at_most), STOP_AFTER: str(settings.stop_after)}
     if settings.canary:
         annotations[CANARY] = settings.canary
@@ -124,12 +124,12 @@ def returned(lease: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def failed(lease: Mapping[str, Any], error: str) -> dict[str, Any]:
-    """Return the Lease with the failure of its holder."""
+    """Return the Lease with the failure of the holder."""
     return _annotated(lease, {ERROR: _shorten(error)})
 
 
 def noted(lease: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return the Lease of the settings with what nodes write; the owner's annotations stay."""
+    """Return the Lease of the settings with the nodes' messages; the owner's annotations stay."""
     proven = json.encode(settings.proven).decode()
     failures = json.encode(settings.failures).decode()
     return _annotated(lease, {PROVEN: proven, FAILURES: failures})
@@ -186,7 +186,7 @@ def _seconds(moment: Any) -> float:
 
 
 def _shorten(text: str) -> str:
-    """Return a text of others fit for one line of a log."""
+    """Fit a text of others for a single line of a log."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST])
 
 

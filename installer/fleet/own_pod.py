@@ -51,7 +51,7 @@ def ask_run_again(daemonset: str, node: str, until_s: float) -> Keep | Undo:
 
 
 def find_own_pod(api: Api, daemonset: str, node: str, until_s: float) -> OwnPod | Missing:
-    """Complete the names that the options give: by this pod's token, and by the pod in the API."""
+    """Complete the names of the options: by this pod's token, and by the pod in the API."""
     claims = read_claims((api.account / "token").read_text())
     pod = _text(claims, "pod", "name") or own_pod_name()
     node = node or _text(claims, "node", "name")
@@ -68,7 +68,7 @@ def find_own_pod(api: Api, daemonset: str, node: str, until_s: float) -> OwnPod 
 
 
 def find_own_node(api: Api, node: str) -> str:
-    """Return the name of this pod's node: ``node``, or as this pod's token has it.
+    """Find the name of this pod's node: ``node``, or the name in this pod's token.
 
     Raises:
         InstallerError: the name is not known.
@@ -83,7 +83,7 @@ def find_own_node(api: Api, node: str) -> str:
 
 
 def read_claims(token: str) -> Mapping[str, Any]:
-    """Return what a service account's token says of its pod; an empty mapping for any other token.
+    """Read the claims of a service account's token about its pod; an empty mapping for any other token.
 
     The node is in tokens since Kubernetes 1.30 (engine-facts.md#pod-token). The signature is not checked:
     whoever exchanges this file can exchange the API's address as well.
@@ -101,7 +101,7 @@ def read_claims(token: str) -> Mapping[str, Any]:
 
 
 def _find_owner(pod: Mapping[str, Any]) -> str:
-    """Return the name of the DaemonSet that owns a pod, "" without such an owner."""
+    """Return the name of a pod's DaemonSet, "" without a DaemonSet as owner."""
     owners = value_at(pod, ("metadata", "ownerReferences"))
     for owner in owners if isinstance(owners, list) else []:
         if isinstance(owner, Mapping) and owner.get("kind") == DAEMONSET and owner.get("controller") is True:

@@ -33,7 +33,7 @@ Object: TypeAlias = Mapping[str, Any]
 
 
 class Missing(Struct, frozen=True):
-    """The API has no such object, refuses it, or does not answer."""
+    """The API does not have the object, refuses the object, or does not answer."""
 
     reason: str
 
@@ -49,7 +49,7 @@ class Undo(Struct, frozen=True):
 
 
 def will_run_again(daemonset: Object | Missing, node: Object | Missing) -> Keep | Undo:
-    """Decide whether a stopped pod leaves its work in place for the next pod of the DaemonSet."""
+    """Decide whether a stopped pod leaves the install in place for the next pod of the DaemonSet."""
     if isinstance(daemonset, Missing):
         return Undo(f"the DaemonSet is unknown ({daemonset.reason})")
     if value_at(daemonset, ("metadata", "deletionTimestamp")):
@@ -80,7 +80,7 @@ def uninstalls(pod: Object) -> bool:
 
 
 def find_refusal(pod: Object, node: Object) -> str:
-    """Return why no pod of this template would run on the node; "" where it would."""
+    """Explain why no pod of this template would run on the node; "" if a pod would run."""
     name = _text(value_at(node, ("metadata", "name")))
     labels = _map(value_at(node, ("metadata", "labels")))
     if pod.get("nodeName") not in (None, "", name):
@@ -132,7 +132,7 @@ def _requirement_matches(requirement: Any, labels: Mapping[str, Any]) -> bool:
 
 
 def _compares(label: Any, operator: str, values: list[Any]) -> bool:
-    """Tell whether a label's number is greater or less than the one value."""
+    """Tell whether a label's number is greater or less than the single value."""
     try:
         (limit,) = (int(value) for value in values)
         number = int(label)
@@ -157,7 +157,7 @@ def _tolerations(pod: Object) -> Iterator[Any]:
 
 
 def _tolerates(toleration: Any, taint: Any) -> bool:
-    """Tell whether a toleration matches a taint; an operator that is unknown here matches none."""
+    """Tell whether a toleration matches a taint; an operator unknown here matches none."""
     key = _text(_at(toleration, "key"))
     effect = _text(_at(toleration, "effect"))
     operator = _text(_at(toleration, "operator"))

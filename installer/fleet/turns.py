@@ -20,7 +20,7 @@ REVISIONS: Final = 10  # proven revisions that are remembered: a rollback to one
 
 
 class Turn(Struct, frozen=True):
-    """The right of one node to restart an engine, kept in a Lease; without ``holder`` the turn is free."""
+    """The right of a node to restart an engine, kept in a Lease; without ``holder`` the turn is free."""
 
     name: str
     holder: str = ""
@@ -56,7 +56,7 @@ class Settings(Struct, frozen=True):
 
     @property
     def lease(self) -> str:
-        """The name of the Lease that these settings are in."""
+        """The name of the Lease with these settings."""
         return name_settings(self.release)
 
 
@@ -71,7 +71,7 @@ class Node(Struct, frozen=True):
 
 
 class Sighting(Struct, frozen=True):
-    """When this node first saw a held turn, and first saw it late."""
+    """When this node first saw a held turn, and first saw the turn late."""
 
     turn: str
     holder: str
@@ -81,7 +81,7 @@ class Sighting(Struct, frozen=True):
 
 
 class Now(Struct, frozen=True):
-    """The server's time, this node's earlier sightings, and the nodes that the API does not know."""
+    """The server's time, this node's earlier sightings, and the nodes unknown to the API."""
 
     server_s: float
     sightings: tuple[Sighting, ...] = ()
@@ -106,7 +106,7 @@ class Cause(Enum):
 
 
 class Take(Struct, frozen=True):
-    """Take the first free one of these turns, in competition with other nodes; then ``confirm_turn``."""
+    """Take the first free turn of these, in competition with other nodes; then ``confirm_turn``."""
 
     names: tuple[str, ...]
 
@@ -132,10 +132,10 @@ Decision: TypeAlias = Take | Hold | Wait | Free
 
 
 def decide_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings, now: Now) -> Decision:
-    """Decide whether a node whose plan restarts an engine may do so.
+    """Decide whether a node may carry out its plan to restart an engine.
 
-    ``leases`` and ``settings`` come from one answer of the API. A holder goes on whatever happens to others:
-    its restart may have begun, and a failed node that was mended must be able to return its turn.
+    ``leases`` and ``settings`` come from a single answer of the API. A holder goes on whatever happens to
+    others: the restart may have begun, and a failed but mended node must be able to return the turn.
     """
     if isinstance(leases, Away):
         return Wait(Cause.AWAY, f"the Kubernetes API does not answer ({leases.reason})")
@@ -160,9 +160,9 @@ def decide_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings,
 
 
 def confirm_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings, now: Now) -> Hold | Wait:
-    """Decide from an answer that is newer than the taking whether the restart may begin.
+    """Decide from a later answer than the taking's whether the restart may begin.
 
-    After Wait the node returns its turn. Since the answer for ``decide_turn`` the owner may have lowered the
+    After Wait the node returns the turn. Since the answer for ``decide_turn`` the owner may have lowered the
     limit, or another node may have failed.
     """
     if isinstance(leases, Away):
@@ -187,8 +187,8 @@ def find_own(leases: Iterable[Turn], node: Node) -> Turn | None:
 def see_turns(leases: Iterable[Turn], now: Now) -> tuple[Sighting, ...]:
     """Return the sightings for the next call of ``decide_turn``: no more than held turns.
 
-    A holder that was late once stays late until it returns its turn: the next answer may come from an API
-    server with another clock. Its age also counts from the first sighting, for a clock may be set back.
+    A late holder stays late until the turn is returned: the next answer may come from an API server with
+    another clock. The holder's age also counts from the first sighting, for a clock may be set back.
     """
     before = {(seen.turn, seen.holder, seen.taken_s): seen for seen in now.sightings}
     sightings = []
@@ -219,10 +219,10 @@ def find_doubtful(leases: Iterable[Turn], settings: Settings, now: Now) -> tuple
 
 
 def pick_doubtful(leases: Iterable[Turn], node: Node, settings: Settings, now: Now) -> str:
-    """Return the doubtful node that this node asks for at this try, "" where there is none.
+    """Pick the doubtful node for this node's question at this try, "" without a doubtful node.
 
-    A node asks for no more than that: ten thousand nodes wait, and after an outage of the API all holders are
-    late. Others ask for another node, and the turn of a node that is gone is returned by who finds that out.
+    A node asks for no more than one: ten thousand nodes wait, and after an outage of the API all holders are
+    late. Others ask for another node; the finder of a node's absence returns the node's turn.
     """
     doubtful = find_doubtful(leases, settings, now)
     if not doubtful:
@@ -248,7 +248,7 @@ def find_failures(leases: Sequence[Turn], settings: Settings, now: Now) -> tuple
 
 
 def _find_stop(leases: Sequence[Turn], node: Node, settings: Settings, now: Now) -> Wait | None:
-    """Return why no node may begin. A node's own failure does not keep that node from being mended."""
+    """Explain why no node may begin. A node's own failure does not keep the node from being mended."""
     if settings.paused:
         return Wait(Cause.PAUSED, f"paused in the Lease {settings.lease}")
     failures = [each for each in find_failures(leases, settings, now) if each.node != node.name]
@@ -281,10 +281,10 @@ def _held(leases: Iterable[Turn], now: Now) -> list[Turn]:
 
 
 def _find_free(leases: Sequence[Turn], node: Node, settings: Settings, now: Now) -> tuple[str, ...]:
-    """Return the turns that a node may take.
+    """List the turns free for a node.
 
-    After the owner has lowered the limit, turns above it may still be held. Each of them blocks the highest
-    name below the limit, so that nodes that take at the same moment never exceed the limit.
+    After the owner has lowered the limit, turns above the limit may still be held. Each of them blocks the
+    highest name below the limit: nodes that take at the same moment never exceed the limit.
     """
     held = {turn.name for turn in _held(leases, now)}
     names = [name_turn(settings.release, number) for number in range(settings.at_most)]
@@ -316,13 +316,13 @@ class WriteError(Struct, frozen=True):
 
 
 class Keep(Struct, frozen=True):
-    """Keep the turn; settle it again after ``again_s``."""
+    """Keep the turn; settle the turn again after ``again_s``."""
 
     again_s: float
 
 
 class Forget(Struct, frozen=True):
-    """The turn is not this node's any more: the owner deleted it, or another node has it. Touch nothing."""
+    """The turn is this node's no longer: deleted by the owner, or held by another node. Touch nothing."""
 
 
 Settlement: TypeAlias = GiveBack | WriteError | Keep | Forget
@@ -331,7 +331,7 @@ Settlement: TypeAlias = GiveBack | WriteError | Keep | Forget
 def settle_turn(
     leases: "Sequence[Turn] | Away", name: str, node: Node, outcome: Outcome, soak_s: float
 ) -> Settlement:
-    """Decide what a node does with the turn that its ledger records. Only a proven node returns a turn."""
+    """Choose the settlement of the turn in a node's ledger. Only a proven node returns a turn."""
     if isinstance(leases, Away):
         return Keep(again_s=SEEN_AGAIN_S / 2)
     turn = next((each for each in leases if each.name == name), None)

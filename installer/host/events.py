@@ -168,7 +168,7 @@ def patient() -> Callable[[], bool]:
 
 
 class _Stream(io.FileIO):
-    """Standard output or error; once a write finds no reader, that text and all later text is lost."""
+    """Standard output or error; after a write without a reader, this text and all later text is lost."""
 
     def __init__(self, fd: int, patience: Callable[[], Callable[[], bool]], *, closed: bool) -> None:
         super().__init__(fd, "wb", closefd=False)
@@ -228,7 +228,7 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _open_closed(fd: int) -> bool:
-    """Open a closed standard stream, or a file of ours gets the number; tell whether it was closed."""
+    """Open a closed standard stream, or a file of ours gets the number; tell whether a stream was closed."""
     try:
         os.fstat(fd)
     except OSError:

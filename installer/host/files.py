@@ -203,13 +203,13 @@ class Host:
                 write_synced(name, file.content, copy_label(place.local_path, file.meta), directory)
 
     def sweep(self, path: PurePosixPath) -> None:
-        """Remove the staged file that a killed ``replace`` or ``link`` of ``path`` left beside it."""
+        """Remove the staged file beside ``path``, left by a killed ``replace`` or ``link``."""
         for last in (False, True):
             with suppress(OSError), _beside(self.place(path, last=last)).opened() as (directory, name):
                 remove_name(name, directory)
 
     def remove(self, path: PurePosixPath) -> None:
-        """Remove a file or a link; ignore a missing one."""
+        """Remove a file or a link; ignore a missing file."""
         with translated("remove", path), if_there, self.place(path, last=False).opened() as (directory, name):
             os.stat(
                 name, dir_fd=directory, follow_symlinks=False
@@ -218,7 +218,7 @@ class Host:
             os.fsync(directory)
 
     def make_directory(self, path: PurePosixPath, mode: int = 0o755) -> None:
-        """Make one directory; ignore an existing one."""
+        """Make a single directory; ignore an existing directory."""
         with translated("make the directory", path), self.place(path).opened() as (directory, name):
             with suppress(FileExistsError):
                 os.mkdir(name, mode, dir_fd=directory)
@@ -230,7 +230,7 @@ class Host:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     def remove_directory(self, path: PurePosixPath) -> bool:
-        """Remove an empty directory together with a link that leads to it; tell whether both are gone."""
+        """Remove an empty directory together with a link to the directory; tell whether both are gone."""
         with translated("remove", path):
             try:
                 with self.place(path).opened() as (directory, name):
@@ -261,7 +261,7 @@ class Host:
         return None
 
     def link(self, path: PurePosixPath, target: str) -> None:
-        """Make ``path`` a symbolic link to ``target``, in one rename."""
+        """Make ``path`` a symbolic link to ``target``, in a single rename."""
         with translated("link", path), _staged(self.place(path, last=False)) as (directory, name):
             os.symlink(target, name, dir_fd=directory)
 
@@ -285,17 +285,17 @@ class Host:
         return self._status(self.resolve(path, last=last))
 
     def changed_s(self, path: PurePosixPath) -> float:
-        """Return when a file or directory was last changed, renames included; 0 if it is missing."""
+        """Return the time of a file's or directory's last change, renames included; 0 for a missing file."""
         status = self.status(path)
         return status.st_ctime if status else 0.0
 
     def size(self, path: PurePosixPath) -> int:
-        """Return the size of a file in bytes, 0 if it is missing; the files of /proc have size 0, too."""
+        """Return the size of a file in bytes, 0 for a missing file; the files of /proc have size 0, too."""
         status = self.status(path)
         return status.st_size if status else 0
 
     def build_of(self, path: PurePosixPath) -> str:
-        """Return a text that differs between builds of a program, without reading it; "" if missing."""
+        """Return a text different for each build of a program, without a read; "" for a missing program."""
         status = self.status(path)
         return f"{status.st_size} {status.st_mtime_ns}" if status else ""
 
@@ -324,7 +324,7 @@ def _depth(pair: tuple[PurePosixPath, PurePosixPath]) -> int:
 def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:
     """Tell whether only root can have put a name into a directory (as protected_symlinks in proc(5)).
 
-    ``name`` is None for a name that does not exist yet.
+    ``name`` is None for a missing name.
     """
     if directory.st_uid not in trusted_uids():
         return False
@@ -366,7 +366,7 @@ def _beside(place: Place) -> Place:
 
 @contextmanager
 def _staged(place: Place) -> Iterator[tuple[int, str]]:
-    """Yield directory and name for a staged file, then rename it to ``place``; remove it after an error."""
+    """Yield directory and name for a staged file; then rename it to ``place``, or remove it on error."""
     with place.opened() as (directory, name), _beside(place).opened() as (beside, staged):
         remove_name(staged, beside)
         try:
@@ -383,7 +383,7 @@ CAPABILITIES: Final = "security.capability"
 
 
 def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
-    """Return the entries at and below ``path``, by their paths relative to it; no link is followed."""
+    """List the entries at and below ``path``, by their paths relative to ``path``; no link is followed."""
     local = host.local_path(path)
     trusted = trusted_uids()
     found: dict[PurePosixPath, Entry] = {}
@@ -430,14 +430,14 @@ def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
 
 
 def text(host: Host, path: PurePosixPath) -> str:
-    """Return the text of a file, invalid bytes replaced; "" if it cannot be read."""
+    """Return the text of a file, invalid bytes replaced; "" for an unreadable file."""
     with suppress(InstallerError):
         return text_of(host.read(path))
     return ""
 
 
 def text_of(file: File | None) -> str:
-    """Return the text of a file that was read; "" for None."""
+    """Return the text of a file; "" for None."""
     return file.content.decode(errors="replace") if file else ""
 
 
@@ -465,9 +465,9 @@ def is_absent(host: Host, path: PurePosixPath) -> bool:
 
 
 def find_absent(host: Host, paths: Iterable[PurePosixPath], *, timeout_s: float) -> Iterator[PurePosixPath]:
-    """Yield the missing files of ``paths``, as far as their file systems answer in time.
+    """Find the missing files of ``paths``, as far as their file systems answer in time.
 
-    A child looks, and is killed: a user who serves a file system (FUSE), or an NFS server, need not answer.
+    A child looks, and is killed: a user's file system (FUSE), or an NFS server, need not answer.
     """
     paths = tuple(paths)
     reader, writer = os.pipe()
@@ -513,7 +513,7 @@ def mount_point_of(host: Host, path: PurePosixPath, flaw: str) -> PurePosixPath:
 
 
 def is_full(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a container has no room for its state at ``path``; False if ``path`` is missing."""
+    """Tell whether a container has no room for its state at ``path``; False for a missing ``path``."""
     with suppress(OSError):
         return lacks_room(os.statvfs(host.local_path(path)))
     return False

@@ -44,7 +44,7 @@ REMEDIES: Final = {
 
 
 class Place(Struct, frozen=True):
-    """A path below a directory that the operator named; none of its ``parts`` is a link."""
+    """A path below a directory named by the operator; no part of ``parts`` is a link."""
 
     base: Path
     parts: tuple[str, ...]
@@ -83,7 +83,7 @@ def follow_links(path: PurePosixPath, link_target: LinkTarget, *, last: bool = T
 
     Args:
         path: an absolute path.
-        link_target: returns the target of a link, None for a path that is no link.
+        link_target: returns the target of a link, None for any other path.
         last: follow a link in the last part, too.
 
     Raises:
@@ -166,7 +166,7 @@ def move_name(one_fd: int, one: str, other_fd: int, other: str, *, exchange: boo
 
 
 def remove_name(name: str, dir_fd: int) -> None:
-    """Remove a file or a link; ignore a missing one."""
+    """Remove a file or a link; ignore a missing file."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=dir_fd)
 
@@ -209,14 +209,14 @@ def apply_metadata(fd: int, meta: Meta) -> None:
 
 
 def label_of(local: Path) -> tuple[tuple[str, bytes], ...]:
-    """Return the SELinux label of a file as a tuple of its extended attribute; empty without a label."""
+    """Return the SELinux label of a file as a tuple of the extended attribute; empty without a label."""
     with suppress(OSError):
         return ((LABEL, os.getxattr(local, LABEL)),)
     return ()
 
 
 def copy_label(local: Path, meta: Meta) -> Meta:
-    """Return ``meta``; for a new file with the label of the file at its path, or of a file beside it."""
+    """Return ``meta``; for a new file with the label of the file at its path, or of a file beside."""
     if meta.uid is not None:
         return meta
     beside = sorted(path for path in local.parent.iterdir() if path.is_file() and not path.is_symlink())
@@ -228,7 +228,7 @@ def copy_label(local: Path, meta: Meta) -> Meta:
 
 
 def staged_name(local: Path) -> Path:
-    """Return the path of the staged file for ``local``: always the same, so that the next run removes it.
+    """Return the path of the staged file for ``local``: always the same, for the next run to remove the file.
 
     The path is outside of every ``*.d``: CRI-O parses each file there (engine-facts.md#crio-drop-ins).
     """
@@ -250,7 +250,7 @@ def is_mount_point(local: Path) -> bool:
 
 @contextmanager
 def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
-    """Watch files for the block; yield a function that returns the files opened so far."""
+    """Watch files for the block; yield a function to return the files opened so far."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -30,19 +30,19 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def trusted_uids() -> frozenset[int]:
-    """Return the trusted users: root, and this process's own user, who is not root in tests."""
+    """Return the trusted users: root, and this process's own user: in tests another user than root."""
     return frozenset({0, os.geteuid()})
 
 
 def may_read_all(root: Path) -> bool:
-    """Tell whether this process may read all files below ``root``: it is root's, or the owner's."""
+    """Tell whether this process may read all files below ``root``: as root, or as the owner."""
     with suppress(OSError):
         return os.geteuid() in {0, root.stat().st_uid}
     return False
 
 
 def is_roots(pid: int, proc: Path) -> bool:
-    """Tell whether a process is root's, by all four of its uids."""
+    """Tell whether a process is root's, by all four uids."""
     uids = list[str]()
     with suppress(OSError):
         uids = status_field("Uid:", pid, proc)
@@ -58,7 +58,7 @@ def status_field(name: str, pid: int, proc: Path) -> list[str]:
 
 
 def read_proc(here: Path) -> str:
-    """Return a file of /proc as text; os.fsencode gives its bytes again.
+    """Return a file of /proc as text; os.fsencode gives the bytes again.
 
     Raises:
         OSError: the file has more than ``PROC_BYTES``: a process can give itself a command line of gigabytes.
@@ -89,7 +89,7 @@ def read_table(here: Path) -> Iterator[str]:
 
 
 def list_pids(proc: Path) -> list[int]:
-    """Return the sorted pids of a /proc, our own or the host's; an empty list if it shows no process."""
+    """List the sorted pids of a /proc, our own or the host's; an empty list for a /proc without processes."""
     import psutil
 
     own_path = psutil.PROCFS_PATH
@@ -110,7 +110,7 @@ def mount_namespace(process: Path) -> str:
 
 
 def find_pid_beside_us(proc: Path) -> int | None:
-    """Return the uppermost of this process and its parents that has our mount namespace, as ``proc`` counts.
+    """Return the uppermost of this process and its parents with our mount namespace, as ``proc`` counts.
 
     None where ``proc`` does not show this process. Only parents are looked at: others may have made any
     number of processes.
@@ -126,7 +126,7 @@ def find_pid_beside_us(proc: Path) -> int | None:
 
 
 def enter_mount_namespace(namespace: Path) -> None:
-    """Enter a mount namespace of another process, given by its file ``namespace`` (/proc/PID/ns/mnt)."""
+    """Enter a mount namespace of another process, given by the file ``namespace`` (/proc/PID/ns/mnt)."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -139,7 +139,7 @@ def enter_mount_namespace(namespace: Path) -> None:
 def list_open_files(process: Path) -> Iterator[str]:
     """Yield the first ``OPEN_FILES`` open files of a process, a directory of /proc, from the links there.
 
-    Yield none if this process may not look.
+    Yield none without the right to look.
     """
     with suppress(OSError), os.scandir(process / "fd") as entries:
         for entry in islice(entries, OPEN_FILES):
@@ -188,7 +188,7 @@ def character_devices(directory: Path, prefix: str) -> Iterator[tuple[str, int, 
 
 
 def kernel_log(here: Path, words: Collection[str]) -> tuple[str, ...]:
-    """Return the last lines of the kernel's log with one of ``words``; none if the log is unreadable."""
+    """Return the last lines of the kernel's log with any of ``words``; none for an unreadable log."""
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     deadline = time.monotonic() + LOG_S
     with suppress(OSError), os.fdopen(os.open(here, os.O_RDONLY | os.O_NONBLOCK), "rb", 0) as log:

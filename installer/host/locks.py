@@ -63,7 +63,7 @@ _CLAIM: Final = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, l
 
 
 class Lock(Struct, frozen=True):
-    """A held lock, which lives as long as any descriptor of it, in this process or in another."""
+    """A held lock; the lock lives as long as any descriptor, in this process or in another."""
 
     fd: int
 
@@ -123,7 +123,7 @@ def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int
 
 
 def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
-    """Lock the pidfile at ``path``; make a missing file, and keep the content of an existing one.
+    """Lock the pidfile at ``path``; make a missing file, and keep the content of an existing file.
 
     Raises:
         LockedError: another process holds the lock.
@@ -162,7 +162,7 @@ def remove_pidfile(host: Host, path: PurePosixPath) -> None:
 
 
 def write_pid(lock: Lock, path: PurePosixPath) -> None:
-    """Write this process's pid into the pidfile at ``path``, by the descriptor of its ``lock``."""
+    """Write this process's pid into the pidfile at ``path``, by the descriptor of ``lock``."""
     with translated("write", path):
         os.ftruncate(lock.fd, 0)
         os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
@@ -221,7 +221,7 @@ def _describe_holder(local: Path) -> str:
 def _find_heirs(file: os.stat_result, proc: Path = PROC) -> list[int]:
     """Return the first process of root's with an inherited lock on a file, as a list of at most one pid.
 
-    The table of all locks names the process that took a lock; a child of that process may live longer.
+    The table of all locks names the process that took a lock; a child of this process may live longer.
     """
     deadline = time.monotonic() + LOOK_S
     for pid in list_pids(proc):
@@ -261,7 +261,7 @@ def _open_pidfile(local: Path) -> int | None:
 
 
 def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
-    """Tell whether a pidfile was written by another program, which still runs."""
+    """Tell whether a pidfile was written by another, still running program."""
     pid = content.strip(b"\0 \n")
     # By mode or name the file is ours or NVIDIA's; its pid may be of another namespace.
     if stat.S_IMODE(status.st_mode) == PRIVATE or local.name == PIDFILE or not pid.isdigit():
@@ -328,7 +328,7 @@ def _holds(pid: int, status: os.stat_result, proc: Path, *, inherited: bool = Fa
 
 
 def is_pidfile_locked(here: Path, proc: Path = PROC) -> bool:
-    """Tell whether ``here`` is root's pidfile, locked by the process of root's with the pid in it."""
+    """Tell whether ``here`` is root's pidfile, locked by the process of root's with the pid in the file."""
     return _find_holder(here, proc) is not None
 
 
@@ -356,7 +356,7 @@ def _find_holder(here: Path, proc: Path) -> int | None:
 
 
 def _list_called(pid: str, proc: Path) -> Iterator[int]:
-    """Yield root's processes with this pid in any of their namespaces; first the process with it in ours."""
+    """Yield root's processes with this pid in any of their namespaces; first the process in our namespace."""
     if not (pid.isascii() and pid.isdigit()):
         return
     if is_roots(int(pid), proc):
@@ -368,7 +368,7 @@ def _list_called(pid: str, proc: Path) -> Iterator[int]:
 
 
 def holder_of(here: Path) -> int | None:
-    """Return the pid, in our own pid namespace, of the ``run`` that holds the pidfile at ``here``."""
+    """Return the pid, in our own pid namespace, of the ``run`` with the lock of the pidfile at ``here``."""
     return _find_holder(here, PROC) or None
 
 

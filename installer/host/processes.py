@@ -45,7 +45,7 @@ _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgr
 
 
 class Peer(Struct, frozen=True):
-    """The process that answers on a socket."""
+    """The process behind the answer on a socket."""
 
     pid: int
     name: str  # comm
@@ -58,7 +58,7 @@ class Peer(Struct, frozen=True):
 
 
 class Unseen(Struct, frozen=True):
-    """A process of an invisible pid namespace answers: its unit must do."""
+    """A process of an invisible pid namespace answers: its unit must do instead."""
 
 
 class Silent(Struct, frozen=True):
@@ -192,7 +192,7 @@ def unit_of(pid: int, proc: Path) -> str:
 
 
 def monitors_in_unit_of(process: Path) -> int:
-    """Return the number of shims and conmons in a process's service: a stop of it may end them."""
+    """Count the shims and conmons in a process's service: a stop of the service may end them."""
     service = _service_of(process)
     if not service:
         return 0
@@ -215,7 +215,7 @@ def _service_of(process: Path) -> str:
 
 
 def _is_call_in_flight(monitor: Path, name: str, engine: Path) -> bool:
-    """Tell whether a monitor is a conmon that holds no container (engine-facts.md#crio-conmon)."""
+    """Tell whether a monitor is a conmon without a container (engine-facts.md#crio-conmon)."""
     if not name.startswith("conmon"):
         return False
     # The conmon of an exec has -e. The conmon of a container that is not made yet is the engine's child.
@@ -235,7 +235,7 @@ def list_words_in_unit_of(process: Path) -> Iterator[tuple[str, ...]]:
 
 
 def words_of(process: Path) -> tuple[str, ...]:
-    """Return the command line of a process, a directory of /proc; empty if it has ended, or is too long."""
+    """Return the command line of a process, a directory of /proc; empty if ended, or for a too long line."""
     with suppress(OSError):
         return _command_line(process)
     return ()
@@ -297,7 +297,7 @@ def _command_line(process: Path) -> tuple[str, ...]:
 
 
 def read_strings(here: Path) -> tuple[str, ...]:
-    """Return the strings of a file of /proc, which end with zero bytes; raise OSError if unreadable."""
+    """Return the strings of a file of /proc, each up to a zero byte; raise OSError if unreadable."""
     text = read_proc(here)
     if not text:
         return ()
@@ -305,14 +305,14 @@ def read_strings(here: Path) -> tuple[str, ...]:
 
 
 def _link(link: Path) -> str:
-    """Return the text of a link of /proc, which need not be a path; "" without the right to look."""
+    """Return the text of a link of /proc, not always a path; "" without the right to look."""
     with suppress(OSError):
         return os.readlink(link)  # noqa: PTH115 - the text counts
     return ""
 
 
 class HostProcess(Struct, frozen=True):
-    """One process."""
+    """A process of the host."""
 
     pid: int
     name: str
@@ -334,14 +334,14 @@ def can_see_host(host: Host) -> bool:
 
 
 class UnfinishedError(Exception):
-    """Not all processes could be looked at in time: what the others run is not known."""
+    """The time was too short for a look at all processes: the programs of the others are not known."""
 
 
 def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostProcess]:
     """Yield root's processes without kernel threads; ``unread`` adds processes with an unreadable program.
 
     Raises:
-        UnfinishedError: there are more processes than can be looked at within ``LOOK_S``.
+        UnfinishedError: the look at all processes takes longer than ``LOOK_S``.
     """
     proc = host.local_path(PROC)
     init = _link(proc / "1/ns/mnt")
@@ -374,12 +374,12 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
 
 
 def list_host_processes(host: Host, names: frozenset[str]) -> Iterator[HostProcess]:
-    """Yield root's processes among the host's files whose name, or whose program's name, is one of ``names``.
+    """Yield root's processes among the host's files, if their name, or their program's name, is in ``names``.
 
-    A process that we may not look at is the host's if it is in a service right below system.slice.
+    An unreadable process is the host's if the process is in a service right below system.slice.
 
     Raises:
-        UnfinishedError: there are more processes than can be looked at within ``LOOK_S``.
+        UnfinishedError: the look at all processes takes longer than ``LOOK_S``.
     """
     proc = host.local_path(PROC)
     init = _link(proc / "1/ns/mnt")
@@ -404,10 +404,10 @@ def list_host_processes(host: Host, names: frozenset[str]) -> Iterator[HostProce
 
 
 def read_command_line(host: Host, process: HostProcess) -> tuple[str, ...]:
-    """Return the command line of a process; empty if the process has ended, or the line is too long.
+    """Return the command line of a process; empty for an ended process, or a too long line.
 
     Ask only for a process with a known name and known files: the kernel reads the process's memory, with
-    contents and delays that the process arranges.
+    contents and delays arranged by the process.
     """
     return words_of(host.local_path(PROC) / str(process.pid))
 
@@ -424,9 +424,9 @@ def program_holds(host: Host, pid: int, mark: bytes) -> bool:
 
 
 def inotify_instances(host: Host) -> int:
-    """Return the number of inotify instances of root's processes, which share one limit.
+    """Count the inotify instances of root's processes; all of them share a single limit.
 
-    Where there are too many processes, those of the first ones are counted.
+    With too many processes, only the first processes are counted.
     """
     count = 0
     with suppress(UnfinishedError):
@@ -436,14 +436,14 @@ def inotify_instances(host: Host) -> int:
 
 
 def _list_of_root(proc: Path) -> Iterator[Path]:
-    """Yield root's processes; raise UnfinishedError where that takes more than ``LOOK_S``."""
+    """Yield root's processes; raise UnfinishedError after more than ``LOOK_S``."""
     for process in _list_owned_by_root(proc):
         if is_roots(int(process.name), proc):
             yield process
 
 
 def _list_owned_by_root(proc: Path) -> Iterator[Path]:
-    """Yield the processes whose directory is root's: root's own, and such as nobody may trace."""
+    """Yield the processes with a directory of root's: root's own, and processes closed to tracing."""
     # What others compute meanwhile does not count: their number alone would decide what is seen.
     most_s = time.process_time() + LOOK_S
     trusted = trusted_uids()

@@ -41,7 +41,7 @@ class LateError(InstallerError):
 
 
 class Ran(Struct, frozen=True):
-    """The exit code and the output of a program that has ended."""
+    """The exit code and the output of an ended program."""
 
     returncode: int
     stdout: str
@@ -49,7 +49,7 @@ class Ran(Struct, frozen=True):
 
     @property
     def last_line(self) -> str:
-        """Return the last line of stderr, in which Go programs write why they gave up."""
+        """Return the last line of stderr, where Go programs write why they gave up."""
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         if not lines:
             return f"exit code {self.returncode}"
@@ -63,14 +63,14 @@ def is_program(host: Host, path: PurePosixPath) -> bool:
 
 
 def can_be_started(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether ``path`` is a program that is not empty, and not behind a link of a stranger's."""
+    """Tell whether ``path`` is a program, not empty, and not behind a link of a stranger's."""
     return is_file(host, path) and is_program(host, path) and host.size(path) > 0
 
 
 def find_file(
     root: PurePosixPath, places: Iterable[PurePosixPath], *, executable: bool
 ) -> PurePosixPath | None:
-    """Return the first of ``places`` with a file below ``root``, a path as this process sees it."""
+    """Return the first of ``places`` with a file below ``root``, a path for this process."""
     for place in places:
         path = Path(root / place)
         if path.is_file() and (not executable or path.stat().st_mode & 0o111):
@@ -98,11 +98,11 @@ def run_in(
     """Run a program of the host.
 
     Args:
-        root: the host's root, as this process sees it.
-        words: the program and its arguments.
+        root: the host's root, as a path for this process.
+        words: the program and the arguments.
         timeout_s: the longest time.
         environment: the environment variables of the program.
-        fds: descriptors that the program inherits.
+        fds: descriptors to be inherited by the program.
 
     Returns:
         None if the program cannot be run, is killed or late, or writes more than ``OUTPUT_BYTES``.
@@ -142,12 +142,12 @@ def run_until_stopped(
 def _run(
     command: Sequence[str], timeout_s: float, check: Callable[[], None] | None = None, **options: Any
 ) -> Ran | None:
-    """Run a program until its end.
+    """Run a program to the end.
 
     Args:
-        command: the program and its arguments.
+        command: the program and the arguments.
         timeout_s: the longest time.
-        check: is called again and again meanwhile; an exception of it ends the program.
+        check: is called again and again meanwhile; an exception of ``check`` ends the program.
         options: further arguments of Popen.
     """
     from subprocess import DEVNULL, PIPE, Popen, SubprocessError
@@ -178,7 +178,7 @@ def _run(
 
 
 def _read_output(child: "Popen[bytes]", pause_s: Callable[[], float]) -> tuple[bytes, bytes]:
-    """Return the output of a program on stdout and stderr, until it has closed both.
+    """Read the output of a program on stdout and stderr, until the program has closed both.
 
     communicate() would keep output of any size.
     """
@@ -211,7 +211,7 @@ def _await_end(child: "Popen[bytes]", pause_s: Callable[[], float]) -> int:
 
 
 class OpenText(Struct, frozen=True):
-    """One text, or a directory of texts, for a program that inherits ``fd``."""
+    """A text, or a directory of texts, for a program that inherits ``fd``."""
 
     fd: int
     name: str  # the kernel's link to the text (proc(5), /proc/PID/fd), valid in the root of any program
@@ -219,14 +219,14 @@ class OpenText(Struct, frozen=True):
 
 @contextmanager
 def memory_file() -> Iterator[OpenText]:
-    """Yield an empty text (memfd_create(2)), which is gone after the block."""
+    """Yield an empty text (memfd_create(2)); the text is gone after the block."""
     with os.fdopen(os.memfd_create("config"), "wb") as file:
         yield OpenText(file.fileno(), f"/proc/self/fd/{file.fileno()}")
 
 
 @contextmanager
 def private_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[OpenText]:
-    """Yield a directory with ``texts`` by their relative paths; only its owner can enter it."""
+    """Yield a directory with ``texts`` by their relative paths; only the owner can enter the directory."""
     with _written(texts) as directory, opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
         # Programs do not walk into a link at the end of a path: the name goes on to a directory behind it.
         yield OpenText(fd, f"/proc/self/fd/{fd}/{TEXTS}")

@@ -47,7 +47,7 @@ CODES: Final = (
 
 @contextmanager
 def connectable(here: Path) -> Iterator[str]:
-    """Yield a path that connect(2) takes: a path that is too long leads through its open directory."""
+    """Yield a path for connect(2): a too long path leads through its open directory."""
     if len(os.fsencode(here)) <= LONGEST:
         yield str(here)
         return
@@ -63,7 +63,7 @@ class AnswerError(ValueError):
 
 
 class _Bounded(socket.socket):
-    """A socket for http.client, which reads by ``recv_into``, within the deadline and ``MAX_BYTES``."""
+    """A socket for http.client with reads by ``recv_into``, within the deadline and ``MAX_BYTES``."""
 
     deadline: float
     received = 0
@@ -86,10 +86,10 @@ def ask_http(
         address: the socket.
         words: the arguments of HTTPConnection.request.
         deadline: the end of the answer, by time.monotonic().
-        stream: return without the body, which the caller reads.
+        stream: return without the body; the caller reads the body.
 
     Returns:
-        The answer and its body.
+        The answer and the body.
 
     Raises:
         OSError: nothing listens, or the answer is late or too long.
@@ -221,7 +221,7 @@ Connection: TypeAlias = socket.socket
 
 
 def listen_tcp(address: str, port: int) -> Listener:
-    """Return a socket that listens on an address; OSError for a taken address, or one of another node."""
+    """Open a socket to listen on an address; OSError for a taken address, or an address of another node."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -231,7 +231,7 @@ def listen_tcp(address: str, port: int) -> Listener:
 
 
 def listen_unix(here: Path) -> Listener:
-    """Return a socket that listens at ``here``, for all users; OSError for a name that is taken."""
+    """Open a socket to listen at ``here``, for all users; OSError for a taken name."""
     listener = socket.socket(socket.AF_UNIX)
     with connectable(here) as name:
         before = os.umask(0o777 & ~FOR_ALL)  # a chmod(2) by name could open another user's file to all
@@ -273,7 +273,7 @@ def is_dead(here: Path) -> bool:
 
 
 def list_listening(process: Path) -> frozenset[str]:
-    """Return the paths on which a process, a directory of /proc, listens; empty if they are unreadable."""
+    """List the paths on which a process, a directory of /proc, listens; empty for unreadable paths."""
     with suppress(OSError):
         open_files = set(list_open_files(process))
         return frozenset(path for path, inode in _listeners(process) if inode in open_files)

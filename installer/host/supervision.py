@@ -62,7 +62,7 @@ def raise_if_orphan() -> None:
 
 
 def await_stop(seconds: float) -> bool:
-    """Wait ``seconds`` for a stop, and consume it; tell whether it came."""
+    """Wait ``seconds`` for a stop, and consume the stop; tell whether a stop came."""
     return signal.sigtimedwait(STOP, seconds) is not None
 
 
@@ -81,7 +81,7 @@ class _Own:
 
 
 def current_run() -> Run:
-    """Return the ``run`` that has started this process; with pid 0 for a process without a ``run``."""
+    """Return the ``run`` that started this process; with pid 0 for a process without a ``run``."""
     return _Own.run
 
 
@@ -119,7 +119,7 @@ def end_with_run() -> bool:
 
 
 def own_pid() -> int:
-    """Return the pid of ``run``, in its own pid namespace."""
+    """Return the pid of ``run``, in the pid namespace of ``run``."""
     return _Own.run.pid or os.getpid()
 
 
@@ -135,7 +135,7 @@ def send_answer(content: bytes) -> None:
 
 @contextmanager
 def in_step() -> Iterator[None]:
-    """Tell ``run`` during the block that this process changes the node and must not be killed."""
+    """Tell ``run`` during the block about a change of the node: this process must not be killed."""
     _mark(IN_STEP)
     try:
         yield
@@ -150,7 +150,7 @@ def _mark(mark: bytes) -> None:
 
 
 def child_command() -> tuple[str, ...]:
-    """Return the beginning of the command of a child: this interpreter with its own flags."""
+    """Return the beginning of a child's command: this interpreter with the same flags."""
     flags: list[str] = []
     if sys.flags.isolated:
         flags.append("-I")

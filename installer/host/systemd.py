@@ -75,7 +75,7 @@ class NoBusError(InstallerError):
 
 
 class BusError(Exception):
-    """An error answer, with its name and text."""
+    """An error answer, with name and text."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text or name)
@@ -109,7 +109,7 @@ class Bus:
             raise
 
     def _answer(self, request: Any) -> Any:
-        """Send a method call; return the body of its answer."""
+        """Send a method call; return the body of the answer."""
         from jeepney import HeaderFields, MessageType  # type: ignore[import-untyped]
 
         serial = next(self._serials)
@@ -159,7 +159,7 @@ class Bus:
         return left_s
 
     def call(self, path: str, method: str, signature: str, *arguments: Any, service: str = SYSTEMD) -> Any:
-        """Call ``interface.Method`` of a running service; return the body of its answer."""
+        """Call ``interface.Method`` of a running service; return the body of the answer."""
         from jeepney import DBusAddress, MessageFlag, new_method_call
 
         interface, _, member = method.rpartition(".")
@@ -172,7 +172,7 @@ class Bus:
         return self.call(path, f"{PROPERTIES}.Get", "ss", interface, name, service=service)[0][1]
 
     def properties(self, unit: str) -> dict[str, Any]:
-        """Return all properties of a unit by one call, because systemd may be busy."""
+        """Return all properties of a unit by a single call, because systemd may be busy."""
         # systemd escapes the unit's name in the path of its object; the call has systemd load the unit.
         name = os.fsencode(unit).decode("latin-1")
         escaped = re.sub(r"\A\d|[^a-zA-Z0-9]", _escape, name)
@@ -198,14 +198,14 @@ def ask_bus(
     timeout_s: float,
     reads: bool = False,
 ) -> T:
-    """Put a question to the first bus that leads to systemd.
+    """Put a question to the first bus on the way to systemd.
 
     Args:
         buses: the sockets, the preferred first.
         question: makes the calls on a bus.
         purpose: the beginning of the error's problem.
         timeout_s: the time for everything.
-        reads: the question only reads, so that the next bus gets it, too, if the connection is lost: at a
+        reads: the question only reads: the next bus gets the question, too, if the connection is lost. At a
             daemon-reexec systemd closes the connections of its own socket.
 
     Raises:
@@ -251,7 +251,7 @@ def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError
 
 
 def late(purpose: str, timeout_s: float) -> PendingError:
-    """Return the error that systemd has not finished in time, and may still finish."""
+    """Make the error of a late systemd, which may still finish."""
     problem = f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)"
     return PendingError(problem, remedy="see systemctl list-jobs on the node")
 
@@ -276,7 +276,7 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
 
 
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
-    """Tell whether logind delays a shutdown for programs that asked for time, such as the kubelet."""
+    """Tell whether logind delays a shutdown for programs with a need of time, like the kubelet."""
     # During the delay systemd still answers "running", and the pods are stopped one after the other.
     shared = [path for path in buses if path.name != PRIVATE]  # the private bus leads to systemd only
     purpose = "ask logind for a shutdown"
@@ -289,7 +289,7 @@ def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
 
 
 class Condition(Struct, frozen=True):
-    """A condition of a unit's start that must hold; of conditions with a ``|`` one is enough."""
+    """A condition of a unit's start; of several conditions with a ``|`` a single true condition is enough."""
 
     setting: str
     negated: bool
@@ -300,7 +300,7 @@ class Condition(Struct, frozen=True):
 
 
 class UnitStart(Struct, frozen=True):
-    """The start of a unit's service, as systemd has read it."""
+    """The start of a unit's service, as read by systemd."""
 
     words: tuple[str, ...] = ()  # the program first, variables as written
     environment: tuple[str, ...] = ()
@@ -342,7 +342,7 @@ class UnitStart(Struct, frozen=True):
 
 
 def _list_commands_before(answer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the commands that must succeed before a start, each with its setting."""
+    """Yield the commands to succeed before a start, each with the setting."""
     for setting in ("ExecCondition", "ExecStartPre"):  # systemd before 243 knows only the second
         for _, words, may_fail, *_ in answer.get(setting, ()):
             if not may_fail:
@@ -350,7 +350,7 @@ def _list_commands_before(answer: Mapping[str, Any]) -> Iterator[tuple[str, tupl
 
 
 def _list_conditions(answer: Mapping[str, Any]) -> Iterator[Condition]:
-    """Yield the conditions of a start, without the conditions of which one is enough."""
+    """Yield the conditions of a start, without conditions with a ``|``."""
     for name in ("Conditions", "Asserts"):
         for setting, either, negated, value, *_ in answer.get(name, ()):
             if not either:
@@ -358,14 +358,14 @@ def _list_conditions(answer: Mapping[str, Any]) -> Iterator[Condition]:
 
 
 def _list_stop_commands(answer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the commands by which systemd stops a service, each with its setting."""
+    """Yield the commands by which systemd stops a service, each with the setting."""
     for setting in STOP_SETTINGS:
         for _, words, *_ in answer.get(setting, ()):
             yield setting, tuple(words)
 
 
 def _list_stops_along(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the units that systemd stops along with a unit, each with its own setting."""
+    """Yield the units stopped along with a unit by systemd, each with the setting."""
     for name, setting in STOPS_ALONG.items():
         for unit in answer.get(name, ()):
             yield str(unit), setting
@@ -417,12 +417,12 @@ class Unit(Struct, frozen=True):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the unit is stopped, and systemd does not start it again by itself."""
+        """Whether the unit is stopped, and systemd will not start the unit again."""
         return self.active in {"", "inactive", "failed"} and not self.job
 
     @property
     def is_down(self) -> bool:
-        """Whether the unit still stops, or has stopped and waits for its start by systemd."""
+        """Whether the unit still stops, or has stopped and waits for a start by systemd."""
         return self.active == STOPPING or bool(self.job and self.active in {"inactive", "failed"})
 
 
@@ -432,7 +432,7 @@ def buses(host: Host) -> tuple[Path, ...]:
 
 
 def read_unit(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
-    """Return the state of a unit; its load state is "not-found" for a missing unit.
+    """Return the state of a unit; the load state is "not-found" for a missing unit.
 
     Raises:
         InstallerError: systemd does not answer.
@@ -450,7 +450,7 @@ def unit_runs(host: Host, unit: str) -> bool:
 
 
 def describe_unit_end(host: Host, unit: str) -> str:
-    """Return the state of a unit whose service has ended, "" if it runs or is unknown."""
+    """Describe the state of a unit after the end of its service, "" for a running or unknown unit."""
     now = look_at_unit(host, unit)
     if now.active in {"failed", "inactive"} or now.sub == AGAIN:
         return f"{unit} is {now.active}/{now.sub}"

@@ -34,13 +34,13 @@ WIDE: Final = 0o755
 def install_tree(
     host: Host, path: PurePosixPath, files: Sequence[PayloadFile], like: PurePosixPath | None = None
 ) -> None:
-    """Make ``path`` a directory of ``files``, in one rename, synced to the disk.
+    """Make ``path`` a directory of ``files``, in a single rename, synced to the disk.
 
     Args:
         host: the host.
         path: the directory.
         files: the content of the directory.
-        like: a program whose SELinux label executable files get, so that an engine may run them, too.
+        like: a program with the SELinux label for executable files: an engine has to run them, too.
 
     Raises:
         InstallerError: the directory cannot be installed; ``path`` is as before.
@@ -59,7 +59,7 @@ def install_tree(
 
 
 def _mounted_below(directory: int, name: str) -> PurePosixPath | None:
-    """Return the first mount point at or below a name in an open directory, relative to that directory."""
+    """Return the first mount point at or below a name in an open directory, relative to the directory."""
     if not _kind(name, directory):
         return None
     parent = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
@@ -71,7 +71,7 @@ def _mounted_below(directory: int, name: str) -> PurePosixPath | None:
 
 
 def _refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPath) -> None:
-    """Raise InstallerError where something is mounted at or below one of ``names``, the parts of ``path``."""
+    """Raise InstallerError for a mount at or below any of ``names``, the parts of ``path``."""
     for name in names:
         point = _mounted_below(directory, name)
         if point is not None:
@@ -82,7 +82,7 @@ def _refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPa
 
 
 def _switch(directory: int, staged: str, name: str, *, exchange: bool = False) -> None:
-    """Rename ``staged`` to ``name``, synced to the disk; after an error rename it back."""
+    """Rename ``staged`` to ``name``, synced to the disk; after an error rename the directory back."""
     move_name(directory, staged, directory, name, exchange=exchange)
     try:
         os.fsync(directory)
@@ -114,7 +114,7 @@ def _kind(name: str, directory: int) -> int:
 
 
 def _remove(name: str, directory: int) -> None:
-    """Remove a directory with all below it, or a file, as far as possible; follow no link and no mount."""
+    """Remove a directory with all content, or a file, as far as possible; follow no link and no mount."""
     if _kind(name, directory) != stat.S_IFDIR:
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
@@ -176,7 +176,7 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
 
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:
-    """Remove the staged directories that a killed function of this module left beside ``path``."""
+    """Remove the staged directories beside ``path`` left by a killed function of this module."""
     with translated("remove", path), if_there, host.place(path, last=False).opened() as (directory, name):
         is_ours = re.compile(rf"{re.escape(name)}(\.[0-9a-f]{{8}})?{STAGED}").fullmatch
         for staged in filter(is_ours, os.listdir(directory)):  # noqa: PTH208 - a Path has no descriptor
@@ -185,9 +185,9 @@ def remove_staged(host: Host, path: PurePosixPath) -> None:
 
 
 def remove_tree(host: Host, path: PurePosixPath) -> None:
-    """Remove a directory and all below it; ignore a missing directory.
+    """Remove a directory with all content; ignore a missing directory.
 
-    The directory is renamed first, so that a half-removed directory never has the name of a complete one.
+    The directory is renamed first: a half-removed directory never has the name of a complete directory.
 
     Raises:
         InstallerError: something is mounted in the directory, and nothing was removed; or the directory
@@ -213,7 +213,7 @@ _SUM: Final = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 
 
 def sums_of(root: PurePosixPath) -> dict[str, str]:
-    """Return the sha256 of files of a toolkit's source by their paths below ``root``, from its sums file."""
+    """Read the sha256 of files of a toolkit's source from the sums file, by their paths below ``root``."""
     with suppress(OSError, ValueError), (Path(root) / SUMS).open("rb") as file:
         sums: dict[str, str] = {}
         for line in file.read(MOST_BYTES).decode().splitlines():
@@ -236,9 +236,9 @@ def mark_of(path: str, directory: int | None = None) -> str:
 
 
 def digests_below(host: Host, path: PurePosixPath, *, anew: bool = False) -> dict[PurePosixPath, str]:
-    """Return the sha256 in hex of each regular file below ``path``, "" for a file that cannot be read.
+    """Compute the sha256 in hex of each regular file below ``path``, "" for an unreadable file.
 
-    A file with a mark that was noted at its copy is not read, unless all files are to be read ``anew``.
+    A file with a mark noted at the copy is not read, unless all files are to be read ``anew``.
     """
     top = host.local_path(path)
     noted = {} if anew else read_noted_digests(host, path)
@@ -266,10 +266,10 @@ def _never_stop() -> None:
 
 
 def digest_of(path: str, directory: int | None = None, check: Callable[[], None] = _never_stop) -> str:
-    """Return the sha256 of the regular file at ``path``, "" if it is no such file.
+    """Compute the sha256 of the regular file at ``path``, "" for any other file.
 
     Args:
-        path: the path, relative to ``directory`` if that is given.
+        path: the path, relative to ``directory`` if given.
         directory: a descriptor of an open directory.
         check: is called between two blocks, and may raise.
     """

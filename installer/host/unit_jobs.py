@@ -333,7 +333,7 @@ def _gravest(lines: Sequence[str]) -> str:
 
 
 def _messages(journal: str, before: Unit | None) -> Iterator[str]:
-    """Yield the texts of journal entries, in their order, without those of the invocation ``before``."""
+    """Yield the texts of journal entries, in order, except entries of the invocation ``before``."""
     stale: list[tuple[str, str]] = []
     if before is not None and before.invocation not in {"", "0"}:
         stale.append(("_SYSTEMD_INVOCATION_ID", before.invocation))

@@ -54,7 +54,7 @@ class Runtime(Struct, frozen=True):
 
     @property
     def program(self) -> str:
-        """The program that the runtime starts, a path or a name in the engine's PATH; "" if unknown."""
+        """The program started by the runtime, a path or a name in the engine's PATH; "" if unknown."""
         if self.binary:
             return self.binary
         if RUNC_TYPE in self.table.values():
@@ -66,7 +66,7 @@ class Runtime(Struct, frozen=True):
         return self.binary == other.binary and _read_settings(self.table) == _read_settings(other.table)
 
     def shows(self, wanted: "Runtime") -> bool:
-        """Tell whether the runtime is as ``wanted``, in every table that the engine shows at all."""
+        """Tell whether the runtime is as ``wanted``, in every table shown by the engine."""
         if self.binary != wanted.binary:
             return False
         shown = dict(flatten(self.table))
@@ -80,7 +80,7 @@ class Runtime(Struct, frozen=True):
 
 
 def _read_settings(table: Tree) -> dict[Key, Value]:
-    """Return the settings with a value, by flattened key; without the program, which is compared alone."""
+    """Collect the settings with a value, by flattened key; without the program, compared alone."""
     return {key: value for key, value in flatten(table) if value and key[-1] not in BINARY_NAMES}
 
 
@@ -110,7 +110,7 @@ class EffectiveConfig(Struct, frozen=True):
 
     @property
     def fatal(self) -> str:
-        """The reason for which an engine with this config serves nothing; "" if the engine serves."""
+        """The reason why an engine with this config serves nothing; "" if the engine serves."""
         if self.broken or not self.undefined:
             return self.broken
         return f"its default runtime {self.undefined} is not defined"
@@ -131,7 +131,7 @@ class Answer(Struct, frozen=True):
 
 
 class Flags(Struct, frozen=True):
-    """The runtimes in the flags of an engine, which no file can change."""
+    """The runtimes in the flags of an engine; no file can change them."""
 
     default: str = ""
     runtimes: Mapping[str, str] = field(default_factory=dict)  # the programs by name
@@ -140,7 +140,7 @@ class Flags(Struct, frozen=True):
 def find_disturbances(
     before: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]
 ) -> Iterator[str]:
-    """Yield each change of an engine's config in words, besides changes of the runtimes ``ours``."""
+    """Describe each change of an engine's config, besides changes of the runtimes ``ours``."""
     if after.broken:
         yield f"it would not start: {after.broken}"
         return
@@ -176,7 +176,7 @@ class RuntimeEntry(Struct, frozen=True):
 
 
 class Configs(Struct, frozen=True):
-    """The texts of an engine's configs and what they say, in the order of reading; no missing file."""
+    """The texts of an engine's configs and their trees, in the order of reading; no missing file."""
 
     texts: Mapping[PurePosixPath, str]
     trees: Mapping[PurePosixPath, Tree]
@@ -194,7 +194,7 @@ class Extras(Struct, frozen=True):
 
 
 class ProposedFile(Struct, frozen=True):
-    """The keys that a file should have; all else in the file stays."""
+    """The wanted keys of a file; all else in the file stays."""
 
     path: PurePosixPath
     syntax: Syntax
@@ -202,7 +202,7 @@ class ProposedFile(Struct, frozen=True):
 
 
 class Proposal(Struct, frozen=True):
-    """The wanted keys of each file with which an engine would serve our runtimes."""
+    """The wanted keys of each file for an engine to serve our runtimes."""
 
     files: tuple[ProposedFile, ...]
     low_level: tuple[str, ...]  # the programs of the runtimes that ours may wrap, preferred first
@@ -254,7 +254,7 @@ def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
 
 
 class RuntimeFlags(Struct, frozen=True):
-    """The flags and variables of an engine's start that name runtimes."""
+    """The flags and variables of an engine's start for runtimes."""
 
     # The flag of the default runtime. dockerd refuses to start with both the flag and a default in its
     # config; with CRI-O the flag wins.
@@ -279,7 +279,7 @@ class CommandLine(Struct, frozen=True):
 
 
 class DropIns(Struct, frozen=True):
-    """The files that an engine reads besides its root file."""
+    """The files read by an engine besides the root file."""
 
     usual: PurePosixPath | None = None  # the usual path of our drop-in
     directory: PurePosixPath | None = None  # the engine reads all files here
@@ -312,7 +312,7 @@ class CdiSupport(Struct, frozen=True):
 
 
 class DryRunCommand(Struct, frozen=True):
-    """The command by which an engine's own program tells what texts would bring into force.
+    """The command by which an engine's own program tells the effect of texts.
 
     The flags of the running engine stand between ``arguments`` and ``last_arguments``.
     """
@@ -331,9 +331,9 @@ class DryRunCommand(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """The texts through which an engine comes to have the last of them in force.
+    """The texts through which an engine comes to have the last text in force.
 
-    One reload follows the first text. No reload follows a second one: it changes nothing any more.
+    A reload follows the first text. No reload follows a second text, for nothing changes by then.
     """
 
     texts: tuple[File | None, ...]
@@ -341,14 +341,14 @@ class Route(Struct, frozen=True):
 
 
 class Template(Struct, frozen=True):
-    """A template of an engine's owner, of which the engine generates its config."""
+    """A template of an engine's owner, from which the engine generates the config."""
 
     plugin: str  # the id of the CRI plugin in the template
     since: Version = ()  # the first version of containerd with which the engine looks for the template
 
 
 class TemplateFlaw(Struct, frozen=True):
-    """The reason for which an engine does not serve our runtime after its next start, and a remedy."""
+    """The reason why an engine does not serve our runtime after the next start, and a remedy."""
 
     reason: str
     remedy: str
@@ -393,7 +393,7 @@ class LoadError(Struct, frozen=True):
 
 
 class Engine(ABC):
-    """An engine: its places, and the functions in which it differs from other engines.
+    """An engine: the places, and the functions with a difference between engines.
 
     Derived classes stand in ``engines``, one file each. They have no state: an observed engine is an
     ``EngineState``. All methods are pure.
@@ -490,7 +490,7 @@ class Engine(ABC):
         extras: Extras,
         before: EffectiveConfig | None = None,
     ) -> Iterable[Proposal]:
-        """Return the candidates for configs that serve our runtimes, the plainest first.
+        """Propose configs for the service of our runtimes, the plainest first.
 
         Args:
             state: the engine as observed.
@@ -500,15 +500,15 @@ class Engine(ABC):
             before: the settings in force without us, by the engine's own program; None if not asked yet.
 
         Raises:
-            InstallerError: there is no candidate.
+            InstallerError: no candidate exists.
         """
 
     @abstractmethod
     def predict(self, state: "EngineState", configs: Configs) -> EffectiveConfig:
-        """Return the config that the next start would bring into force, by the texts alone.
+        """Predict the config in force after the next start, by the texts alone.
 
         Raises:
-            InstallerError: a value has a type that the engine refuses.
+            InstallerError: a value has a type refused by the engine.
         """
 
     @abstractmethod
@@ -516,29 +516,29 @@ class Engine(ABC):
         """Return the dry run of texts by the engine's own program, for an engine with ``has_dry_run``."""
 
     def find_load_errors(self, _load: LoadInput) -> Iterable[LoadError]:
-        """Return the reasons for which the engine would not load a config that its program accepts.
+        """Find the errors by which the engine would not load a config accepted by its program.
 
-        The running engine does not count here, nor does a config that the program itself refuses.
+        The running engine does not count here, nor does a config refused by the program itself.
         """
         return ()
 
     @abstractmethod
     def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
-        """Return the config in force by the running engine's own answer.
+        """Read the config in force from the running engine's own answer.
 
         Args:
             status: the answer, as ``engines.cri`` and ``engines.docker.api`` decode it.
 
         Raises:
-            AttributeError, KeyError, TypeError, InstallerError: the answer is none of this engine.
+            AttributeError, KeyError, TypeError, InstallerError: the answer is of another engine.
         """
 
     def explain_missing_cri(self, socket: str, _plugins: Mapping[str, str]) -> InstallerError:
-        """Return the reason for which a running engine does not serve CRI.
+        """Explain why a running engine does not serve CRI.
 
         Args:
             socket: the engine's socket.
-            _plugins: the error of each of the engine's plugins by the plugin's id, "" for none.
+            _plugins: the error of each of the engine's plugins by the plugin's id, "" for no error.
         """
         remedy = "check that it is the engine's socket"
         return InstallerError(f"find CRI on {socket}", remedy=remedy, code="engine-unknown")
@@ -550,23 +550,23 @@ class Engine(ABC):
         _in_force: EffectiveConfig | None,
         target: File | None,
     ) -> Route:
-        """Return the texts through which the engine comes to have the text ``target`` in force.
+        """Find the texts through which the engine comes to have the text ``target`` in force.
 
         Args:
             _state: the running engine.
-            _path: the config of which ``target`` is the text.
+            _path: the config with the text ``target``.
             _in_force: the config in force; None if unknown.
             target: the text, None for no file.
 
         Raises:
-            InstallerError: the engine takes up no text that leads there.
+            InstallerError: the engine takes up no text on the way.
         """
         return Route((target,))
 
     def find_differences(
         self, serving: EffectiveConfig, wanted: EffectiveConfig
     ) -> Iterator[tuple[str, bool]]:
-        """Yield the served runtimes that ``wanted`` defines otherwise, true for an undefined runtime."""
+        """Yield the served runtimes defined otherwise by ``wanted``, true for an undefined runtime."""
         for name, served in sorted(serving.handlers.items()):
             defined = wanted.handlers.get(name)
             if defined is None:
@@ -579,15 +579,15 @@ class Engine(ABC):
                 yield name, False
 
     def is_default_key(self, key: Key) -> bool:
-        """Tell whether a key of a config names the default runtime, or is in a table that does."""
+        """Tell whether a key of a config names the default runtime, or is in a table for the default."""
         return self.default_key in key[-2:]
 
     def list_imports(self, _config: PurePosixPath, _tree: Tree) -> list[PurePosixPath]:
-        """Return the patterns of the files that a config imports, as absolute paths."""
+        """List the patterns of the files imported by a config, as absolute paths."""
         return []
 
     def find_own_import(self, _drop_in: PurePosixPath) -> PurePosixPath | None:
-        """Return the pattern by which the root file imports our drop-in; None if none is needed."""
+        """Return the pattern by which the root file imports our drop-in; None if no import is needed."""
         return None
 
     def find_template_flaw(self, _path: PurePosixPath, _text: str) -> TemplateFlaw | None:
@@ -595,23 +595,23 @@ class Engine(ABC):
         return None
 
     def read_runtimes(self, _tree: Tree) -> Mapping[str, str]:
-        """Return the runtimes of a text that the engine may look up by name, with their programs or ""."""
+        """Return the runtimes of a text for a look-up by name in the engine, with their programs or ""."""
         return {}
 
     def list_programs(self, _tree: Tree) -> Iterable[tuple[Value, bool]]:
-        """Return the programs that the engine looks up at its start but not in a dry run.
+        """List the programs that the engine looks up at its start but not in a dry run.
 
-        Each is a path, or a name in its PATH; the second field tells whether the engine runs the program at
-        once.
+        Each program is a path, or a name in the PATH; the second field tells whether the engine runs the
+        program at once.
         """
         return ()
 
     def find_runtime_root(self, _config: EffectiveConfig, _handler: str, _version: Version | None) -> str:
-        """Return the directory in which the runtime of a handler, "" for the default, has its containers."""
+        """Return the directory of the containers on the runtime of a handler, "" for the default."""
         return ""
 
     def relocate_edits(self, edits: tuple[Edit, ...], _tree: Tree) -> tuple[Edit, ...]:
-        """Return edits with the keys to which the engine's own tools have moved them in a text."""
+        """Move the keys of edits to their present place, after a move by the engine's own tools."""
         return edits
 
     def explain_refused_drop_in(self, _drop_in: Tree) -> str:
@@ -637,7 +637,7 @@ class Engine(ABC):
         return since is not None and (not version or version >= since)
 
     def find_generated_config(self, config: PurePosixPath) -> PurePosixPath | None:
-        """Return the config that the engine generates, given the root file; None if none is generated."""
+        """Return the config generated by the engine, given the root file; None for no generated config."""
         if self.generated_config is None:
             return None
         return config.parent / self.generated_config
@@ -666,21 +666,21 @@ class Started(Struct, frozen=True):
         return PurePosixPath(self.program).name == process
 
     def mentions(self, word: str) -> bool:
-        """Tell whether a flag or the name of a variable contains ``word``, and so may overrule a config."""
+        """Tell whether a flag or the name of a variable contains ``word``, and may overrule a config."""
         return any(word in each.lower() for each in (*self.words, *self.environment))
 
     @property
     def paths(self) -> tuple[PurePosixPath, ...]:
-        """The directories in which a program's name is looked up; systemd sets a PATH if a unit does not."""
+        """The directories for the look-up of a program's name; without a unit's PATH systemd sets a PATH."""
         directories = self.environment.get("PATH", "").split(":")
         absolute = tuple(PurePosixPath(each) for each in directories if each.startswith("/"))
         return absolute or PATH
 
 
 class SeenStart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What an engine read at a start that we have seen, and what the engine itself does not tell.
+    """The configs read by an engine at an observed start, and settings that the engine itself does not tell.
 
-    While the engine runs, its present configs are compared with these, and no clock counts.
+    While the engine runs, the present configs are compared with this record, and no clock counts.
     """
 
     invocation: str  # of the engine's unit; "" until the start is done
@@ -691,7 +691,7 @@ class SeenStart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class LiveContainer(Struct, frozen=True):
-    """A running container that its engine finds again by a handler after a restart, and how it runs."""
+    """A running container found again by its engine by a handler after a restart, with runtime and root."""
 
     name: str  # for people
     handler: str  # "" for the default of the moment
@@ -700,7 +700,7 @@ class LiveContainer(Struct, frozen=True):
 
 
 class EngineState(Struct, frozen=True):
-    """One engine as observed: its places, by the paths of the host, and the running engine's answers."""
+    """An engine as observed: the places, by the paths of the host, and the running engine's answers."""
 
     spec: Engine
     config: PurePosixPath
@@ -755,7 +755,7 @@ class EngineState(Struct, frozen=True):
 
     @classmethod
     def usual(cls, spec: Engine) -> Self:
-        """Return an engine at its usual places, before any observation."""
+        """Make an engine at the usual places, before any observation."""
         return cls(
             spec=spec,
             config=spec.config,
@@ -778,7 +778,7 @@ class EngineState(Struct, frozen=True):
 
     @property
     def flags_for_texts(self) -> Flags:
-        """The flags of the start at which the engine reads changed texts."""
+        """The flags of the start for the engine's reading of changed texts."""
         if self.spec.is_restarted and self.next_start:
             return self.next_flags
         return self.flags
@@ -797,7 +797,7 @@ class EngineState(Struct, frozen=True):
 
     @property
     def program(self) -> PurePosixPath | None:
-        """The program of the process; if that may not be read, by the first word of its command line."""
+        """The program of the process; for an unreadable process, by the first word of the command line."""
         if self.exe is None and self.started is not None and self.started.program.startswith("/"):
             return PurePosixPath(self.started.program)
         return self.exe

@@ -23,7 +23,7 @@ Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME.pattern}\Z")]
 
 
 class Saved(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file as it would be without us; its bytes are in the backup named ``digest``."""
+    """A file as without us; the bytes are in the backup named ``digest``."""
 
     digest: Name
     mode: Annotated[str, msgspec.Meta(pattern=r"\A[0-7]{1,7}\Z")]
@@ -60,7 +60,7 @@ class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
     @property
     def written(self) -> bool:
-        """Whether we wrote the file: rows of files that only name our programs are kept, too."""
+        """Whether we wrote the file: rows are also kept for files that only name our programs."""
         return bool(self.edits) or self.syntax is None
 
 
@@ -93,7 +93,7 @@ class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CdiRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The engines that take devices by CDI and were not changed."""
+    """The engines with devices by CDI and without changes."""
 
     engines: tuple[str, ...]
     lacking: str = ""  # the reason for which we have written no specification for these engines
@@ -107,7 +107,7 @@ class DeviceNode(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class Failure(Struct, frozen=True, forbid_unknown_fields=True):
-    """A plan that an engine did not accept."""
+    """A plan not accepted by an engine."""
 
     digest: str  # of the plan's whole input
     problem: str  # in the words of the error
@@ -165,10 +165,10 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def require(fact: T | None) -> T:
-    """Return a fact that the observation of this verb includes.
+    """Return a fact included in the observation of this verb.
 
     Raises:
-        LookupError: the fact was not observed, which is a bug.
+        LookupError: the fact was not observed: a bug.
     """
     if fact is None:
         raise LookupError("not observed for this verb")
@@ -206,7 +206,7 @@ def count(number: int, noun: str) -> str:
 
 
 class Reference(Struct, frozen=True):
-    """A text, an engine or a link outside the ledger that may lead to a program of the toolkit."""
+    """A text, an engine or a link outside the ledger, possibly on the way to a program of the toolkit."""
 
     how: str  # begins a sentence that ends with the program
     program: str  # as the text, the engine or the link names the program
@@ -278,7 +278,7 @@ class ContainerFacts(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """The host as observed. Facts that a verb does not need are None."""
+    """The host as observed. Facts not needed by a verb are None."""
 
     engines: tuple[EngineState, ...]
     contents: Mapping[PurePosixPath, File | None]  # each config that was read

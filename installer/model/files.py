@@ -83,7 +83,7 @@ class Meta(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class File(Struct, frozen=True):
-    """A regular file with its metadata."""
+    """A regular file with metadata."""
 
     content: bytes
     meta: Meta = field(default_factory=Meta)
@@ -172,7 +172,7 @@ def says(words: str) -> msgspec.Meta:
 
 
 def dumps(thing: object, indent: int | None = None) -> bytes:
-    """Return a value as JSON, on one line unless ``indent`` is given; paths keep bytes that are no UTF-8.
+    """Encode a value as JSON, on a single line without ``indent``; paths keep bytes that are no UTF-8.
 
     A byte that is no UTF-8 becomes the escape of a lone surrogate.
     """
@@ -180,7 +180,7 @@ def dumps(thing: object, indent: int | None = None) -> bytes:
 
 
 def loads(content: bytes, kind: type[T]) -> T:
-    """Return the value that ``dumps`` wrote as ``content``.
+    """Decode the JSON ``content`` written by ``dumps``.
 
     Raises:
         ValueError: the content is no JSON, or no value of this kind.
@@ -190,5 +190,5 @@ def loads(content: bytes, kind: type[T]) -> T:
 
 
 def _decode_path(kind: type, text: str) -> Any:
-    """Return the value of a type that msgspec does not know, such as a path."""
+    """Decode a value of a type unknown to msgspec: a path."""
     return kind(text)

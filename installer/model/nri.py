@@ -16,7 +16,7 @@ _INDEX: Final = re.compile(r"[0-9]{1,2}")
 
 
 class Allowed(NamedTuple):
-    """A namespace of Kubernetes whose pods may ask for the devices of one kind."""
+    """A namespace of Kubernetes with the right to devices of a single kind."""
 
     namespace: str
     kind: str
@@ -60,7 +60,7 @@ class Identity(NamedTuple):
 
 
 class Nri(NamedTuple):
-    """The options of the plugin: the engine's socket, our identity, and the namespaces that may ask."""
+    """The options of the plugin: the engine's socket, our identity, and the allowed namespaces."""
 
     socket: PurePosixPath = DEFAULT_SOCKET
     identity: Identity = Identity()
@@ -93,7 +93,7 @@ class Nri(NamedTuple):
 
 
 class Missed(TypedDict):
-    """A container that was created without the plugin, and runs without the devices of its annotations."""
+    """A container created without the plugin, running without the devices of the annotations."""
 
     namespace: str
     pod: str

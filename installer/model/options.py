@@ -39,10 +39,10 @@ class ToolkitConfig(Struct, frozen=True):
 
 
 class Listen(Struct, frozen=True):
-    """The place where metrics are served: a unix socket at a ``path`` of the host, or an address and a port.
+    """The place of the metrics: a unix socket at a ``path`` of the host, or an address and a port.
 
     Raises:
-        UsageError: the socket's name does not end in .sock, so that other files may have the name.
+        UsageError: the socket's name does not end in .sock: other files may have the name.
     """
 
     path: PurePosixPath | None = None
@@ -60,7 +60,7 @@ class Listen(Struct, frozen=True):
 
 
 class Mode(StrEnum):
-    """The way in which containers on this node get their GPUs."""
+    """The way to the GPUs for containers on this node."""
 
     AUTO = "auto"  # the mode that changes least on the node (``cdi.plan``)
     RUNTIME = "runtime"  # engines serve runtimes of ours
@@ -74,7 +74,7 @@ class Mode(StrEnum):
 
 
 class RestartMode(StrEnum):
-    """Whether an engine is made to read its config again, by the method of the engine."""
+    """Whether an engine is made to read the config again, by the method of the engine."""
 
     # SIGHUP for Docker, else a restart (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
     AUTO = "auto"
@@ -301,7 +301,7 @@ class Options(Struct, frozen=True):
 
     @property
     def for_engines(self) -> "Options":
-        """The same options with defaults for those that change no answer of an engine."""
+        """The same options with defaults for all options without an effect on an engine's answer."""
         return replace(
             self.at_once,
             accept_pending=False,
@@ -325,12 +325,12 @@ class Options(Struct, frozen=True):
 
     @property
     def ready_file(self) -> PurePosixPath:
-        """A file beside the pidfile that exists while the engines are proven to serve our runtimes."""
+        """A file beside the pidfile, present while the engines are proven to serve our runtimes."""
         return self.pid_file.with_name("ready")
 
     @property
     def options_file(self) -> PurePosixPath:
-        """A file beside the pidfile with the options of ``run``, for its children."""
+        """A file beside the pidfile with the options of ``run``, for child processes."""
         return self.pid_file.with_name(f"{self.pid_file.name}{OPTIONS_SUFFIX}")
 
     @property
@@ -340,7 +340,7 @@ class Options(Struct, frozen=True):
 
 
 class RunRequest(Struct, frozen=True):
-    """The options of ``run`` and its log format: read once, and passed to its children."""
+    """The options of ``run`` and the log format: read once, and passed to the children."""
 
     options: Options
     nvidia: bool

@@ -18,10 +18,10 @@ GONE: Final = "a script of 0.2.0, which no engine starts now"
 
 
 def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
-    """Return the part of the plugin, with obstacles if every engine would start containers without devices.
+    """Plan the part of the plugin, with obstacles if every engine would start containers without devices.
 
-    An engine whose version is unknown here gives the version to the plugin. ``ask`` makes the dry run that
-    tells whether NRI is switched on in a config; after an install only the registration of the plugin counts.
+    An engine of unknown version gives the version to the plugin later. ``ask`` makes the dry run for the
+    state of NRI in a config; after an install only the registration of the plugin counts.
     """
     part = _remove_programs(facts)
     if not options.serves_nri:
@@ -41,13 +41,13 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
 
 
 def undo(facts: Facts) -> Part:
-    """Return the part that removes the programs of 0.2.0, also if other changes of ours stay."""
+    """Plan the removal of the programs of 0.2.0, also if other changes of ours stay."""
     rows = tuple(row for row in facts.record.configs if row.engine == ID)
     return replace(_remove_programs(facts), in_progress=rows)
 
 
 def _remove_programs(facts: Facts) -> Part:
-    """Return the part for the removal of the programs by which an engine started the plugin of 0.2.0."""
+    """Plan the removal of the programs by which an engine started the plugin of 0.2.0."""
     steps = []
     for row in facts.record.configs:
         if row.engine != ID:
@@ -61,7 +61,7 @@ def _remove_programs(facts: Facts) -> Part:
 
 
 def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | None:
-    """Return the reason for which an engine cannot serve the plugin; None if the engine can, or may."""
+    """Explain why an engine cannot serve the plugin; None if the engine can, or may."""
     nri_name = engine.spec.nri_name
     if not nri_name:
         problem = f"serve {engine.title} by NRI (it has no NRI)"

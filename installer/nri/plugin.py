@@ -175,7 +175,7 @@ class Plugin:
         return None
 
     def _watch(self) -> None:
-        """Restore the lock and the state if they are missing.
+        """Restore a missing lock and a missing state.
 
         Raises:
             LockedError: another process holds the lock.

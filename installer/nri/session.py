@@ -52,13 +52,13 @@ def shorten_names(names: Sequence[str]) -> list[str]:
 
 
 class RefusedError(InstallerError):
-    """A container must not be created, because the request of its pod is wrong."""
+    """A container must not be created: the request of the pod is wrong."""
 
     usual = "nri-refused"
 
 
 class ForbiddenError(RefusedError):
-    """A pod asks for a device that its namespace must not have."""
+    """A pod asks for a device forbidden to the namespace."""
 
 
 def requested_devices(
@@ -104,7 +104,7 @@ def requested_devices(
 
 
 def requested_by(pod: Mapping[str, Any], container: Mapping[str, Any]) -> str | None:
-    """Return the annotation of a pod that asks for a container, wrong annotations first; None without any."""
+    """Find the pod's annotation for a container, wrong annotations first; None without any."""
     annotations: Mapping[str, str] = pod["annotations"]
     for key in annotations:
         if _is_wrong(key):
@@ -121,12 +121,12 @@ def _is_wrong(key: str) -> bool:
 
 
 def may_ask(annotations: Iterable[str]) -> bool:
-    """Tell whether annotations of a pod may ask for one of its containers."""
+    """Tell whether annotations of a pod may ask for a container of the pod."""
     return any(key.partition("/")[0] == FOR_POD[1] for key in annotations)
 
 
 def keep_wishes(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod with only the annotations that ask for devices, shortened as for the log.
+    """Reduce a pod to the annotations with requests for devices, shortened as for the log.
 
     A node has 110 pods of 256 KiB each, and with an emoji a text takes four times its length in memory.
     """
@@ -155,7 +155,7 @@ _TTRPC: Final = struct.Struct(">IIBB")
 
 
 class WireError(InstallerError):
-    """The engine sent bytes that are not NRI."""
+    """The engine sent bytes other than NRI."""
 
     usual = "nri-failed"
 
@@ -192,7 +192,7 @@ class Messages:
         self._connections = {PLUGIN: bytearray(), RUNTIME: bytearray()}
 
     def of(self, content: bytes) -> Iterator[Message]:
-        """Yield the messages that ``content`` completes.
+        """Yield the messages completed by ``content``.
 
         Raises:
             WireError: a frame or a message is too long.
@@ -209,7 +209,7 @@ class Messages:
 def _cut(
     buffer: bytearray, header: struct.Struct, size_index: int, max_size: int, unit: str
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Remove each complete unit from ``buffer``; yield the fields of its header, and its content.
+    """Remove each complete unit from ``buffer``; yield the fields of the header, and the content.
 
     Args:
         buffer: the received bytes.
@@ -232,7 +232,7 @@ def _cut(
 
 
 def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
-    """Return the fields of a message that ``schema`` names.
+    """Return the fields of a message named by ``schema``.
 
     Raises:
         WireError: the content is no message of this schema.
@@ -290,14 +290,14 @@ FIRST_STREAM: Final = 1
 
 
 class Configured(NamedTuple):
-    """The engine has accepted the plugin, and has given its own name and version."""
+    """The engine has accepted the plugin, and has given a name and a version."""
 
     engine: str
     version: str
 
 
 class Synchronized(NamedTuple):
-    """The engine has listed its pods and containers: from now on the engine asks for each new container."""
+    """The engine has listed all pods and containers: from now on the engine asks for each new container."""
 
     missed: list[Missed]
 
@@ -315,7 +315,7 @@ News: TypeAlias = Configured | Synchronized | Given | RefusedError
 
 
 class Session:
-    """The state of a connection; ``registered`` after the engine has listed its pods and containers."""
+    """The state of a connection; ``registered`` after the engine's list of pods and containers."""
 
     def __init__(self, identity: Identity, allowed: Sequence[Allowed]) -> None:
         self._identity = identity
@@ -331,7 +331,7 @@ class Session:
         }
 
     def opening(self) -> bytes:
-        """Return the plugin's registration, its first bytes."""
+        """Return the plugin's registration: the first bytes to send."""
         index = self._identity.order.zfill(2)  # "must be 2 digits"
         payload = pack(REGISTER, {"name": self._identity.name, "index": index})
         request = {"service": "nri.pkg.api.v1alpha1.Runtime", "method": "RegisterPlugin", "payload": payload}
@@ -339,7 +339,7 @@ class Session:
         return encoded(Message(RUNTIME, FIRST_STREAM, REQUEST, content))
 
     def hear(self, content: bytes) -> Iterator[tuple[bytes, News | None]]:
-        """Yield for each message that ``content`` completes the reply, to be sent at once, and the news.
+        """Yield, for each message completed by ``content``, the reply, to be sent at once, and the news.
 
         Raises:
             WireError: the bytes are not NRI.
@@ -379,14 +379,14 @@ class Session:
         return encoded(Message(PLUGIN, message.stream, RESPONSE, content)), news
 
     def _configure(self, payload: bytes) -> tuple[bytes, News | None]:
-        """Ask the engine for the creation of containers only; refuse an engine that drops devices."""
+        """Ask the engine for the creation of containers only; refuse a device-dropping engine."""
         request = unpack(CONFIGURE, payload)
         refuse_dropping(request["engine"], request["version"])
         answer = pack(CONFIGURED, {"events": CREATE_CONTAINER_ALONE})
         return answer, Configured(request["engine"], request["version"])
 
     def _synchronize(self, payload: bytes) -> tuple[bytes, News | None]:
-        """Collect the engine's pods and containers from all parts of its list; find the missed containers."""
+        """Collect the engine's pods and containers from all parts of the list; find the missed containers."""
         request = unpack(SYNCHRONIZE, payload)
         for pod in request["pods"]:
             if may_ask(pod["annotations"]):
@@ -406,7 +406,7 @@ class Session:
         return answer, Synchronized(missed)
 
     def _find_missed(self) -> Iterator[Missed]:
-        """Yield the containers whose pod asks for devices, and that have none."""
+        """Yield the containers without the devices requested by their pod."""
         for container in self._containers:
             pod = self._pods.get(container["pod"])
             if pod is None:
@@ -421,7 +421,7 @@ class Session:
                 )
 
     def _create(self, payload: bytes) -> tuple[bytes, News | None]:
-        """Give a new container the devices in its pod's annotations."""
+        """Give a new container the devices in the pod's annotations."""
         try:
             request = unpack(CREATE, payload)
         except WireError as error:  # with an empty answer the container could start without its devices

@@ -23,7 +23,7 @@ class PluginFinding(NamedTuple):
     """A finding about the plugin, for a line of ``status``.
 
     A finding that is not good may leave the node ready: missed containers stay missed until their pods are
-    deleted, and this installation promises nothing about a plugin that no ``run`` has started.
+    deleted, and this installation promises nothing about a plugin started by no ``run``.
     """
 
     subject: str
@@ -33,7 +33,7 @@ class PluginFinding(NamedTuple):
 
 
 def read_state(host: Host, path: PurePosixPath) -> PluginState | None:
-    """Return the state that the plugin has written; None without a state file of root."""
+    """Read the state written by the plugin; None without a state file of root."""
     return read_json_of_root(host, path, PluginState)
 
 
@@ -95,7 +95,7 @@ def is_registered(host: Host, nri: Nri) -> bool:
 
 
 def remove_plugin(host: Host, nri: Nri) -> None:
-    """Remove the files of a plugin that was killed; a running plugin removes its files itself."""
+    """Remove the files of a killed plugin; a running plugin removes the files itself."""
     if locks.is_pidfile_locked(host.local_path(nri.lock)):
         return
     with suppress(InstallerError):
@@ -108,7 +108,7 @@ def serve(options: Options, log_format: str) -> Exit:
     """Become the plugin.
 
     Raises:
-        InstallerError: another instance serves this engine, or NRI is not there.
+        InstallerError: another instance serves this engine, or NRI is missing.
     """
     nri = options.nri
     nri.refuse_idle()
@@ -122,11 +122,11 @@ def serve(options: Options, log_format: str) -> Exit:
 
 
 def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
-    """Become the plugin beside ``run``, with which the plugin ends.
+    """Become the plugin beside ``run``; the plugin ends with ``run``.
 
     Args:
         options: the options of ``run``.
-        ended: the end of the plugin before this one, "-" for none.
+        ended: the end of the previous plugin, "-" for none.
         log_format: the format of the log.
     """
     if not supervision.end_with_run():
