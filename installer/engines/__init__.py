@@ -23,8 +23,8 @@ def list_generating(process: str, config: PurePosixPath, socket: PurePosixPath) 
     """List the engines that generate their config, by their marks in ``config`` or ``socket``."""
     names = []
     for engine in ALL:
-        paths = (str(config), str(socket))
-        has_marker = any(marker in path for marker in engine.config_markers for path in paths)
-        if engine.process == process and has_marker:
+        if engine.process != process:
+            continue
+        if any(marker in str(config) or marker in str(socket) for marker in engine.config_markers):
             names.append(engine.name)
     return tuple(names)

@@ -72,8 +72,11 @@ def read_present(engine: EngineState, facts: Facts) -> Texts:
 
 def digest_of(texts: Texts) -> str:
     """Compute the digest of texts and their paths; a write to a text changes the digest."""
-    digests = sorted((str(path), file.digest) for path, file in texts.items() if file is not None)
-    return sha256(repr(digests).encode()).hexdigest()
+    digests = []
+    for path, file in texts.items():
+        if file is not None:
+            digests.append((str(path), file.digest))
+    return sha256(repr(sorted(digests)).encode()).hexdigest()
 
 
 def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> EffectiveConfig:
@@ -277,7 +280,8 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
     if row is not None:
         absent = list_missing(present, defaults, syntax, name=str(path))
         if absent:
-            row = replace(row, edits=tuple(edit for edit in row.edits if edit not in absent))
+            present_edits = tuple(edit for edit in row.edits if edit not in absent)
+            row = replace(row, edits=present_edits)
             stale = tuple(edit for edit in stale if edit not in absent)
 
     # A table that we made and others have filled is needed without us: the table stays.
@@ -301,18 +305,23 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
     after = File(target.encode(), meta)
     runtimes = {runtime_of(want.key) for want in wanted.keys}
     runtimes.add("")  # settings of no runtime; an engine reports the other runtimes itself
+    removed_keys = [edit.key for edit in removed if edit not in defaults]
     return ConfigChange(
         WriteConfig(name, path, now, after),
         ConfigRow(name, path, syntax, Saved.of(original), (after.digest,), total, facts.targets.get(path)),
         original,
-        taken_back=any(edit not in defaults and runtime_of(edit.key) in runtimes for edit in removed),
+        taken_back=any(runtime_of(key) in runtimes for key in removed_keys),
         adds=row is not None and _list_settings(relocate_edits(row, now)) <= _list_settings(total),
     )
 
 
 def _list_settings(edits: Iterable[Edit]) -> set[tuple[Key, str | None]]:
     """Collect the keys and values of edits, without tables and without keys for the reading of a text."""
-    return {(edit.key, edit.after) for edit in edits if edit.after != EMPTY and not is_head(edit.key)}
+    settings = set()
+    for edit in edits:
+        if edit.after != EMPTY and not is_head(edit.key):
+            settings.add((edit.key, edit.after))
+    return settings
 
 
 def record_foreign(
@@ -362,15 +371,23 @@ def _find_stale(
     if row is None:
         return ()
     kept = {_identify(edit) for edit in total}
-    stale = tuple(edit for edit in relocate_edits(row, now) if _identify(edit) not in kept)
+    stale = []
+    for edit in relocate_edits(row, now):
+        if _identify(edit) not in kept:
+            stale.append(edit)
     if row.ours:
-        return stale
+        return tuple(stale)
 
-    # The ledger was lost: the edits of an earlier run in a runtime that is still wanted are not known.
-    names = {runtime_of(want.key) for want in wanted.keys} - {""}
+    # The ledger was lost: the edits of an earlier run in a still wanted runtime are not known.
+    wanted_runtimes = {runtime_of(want.key) for want in wanted.keys}
+    wanted_runtimes.discard("")
     # Another spelling of a wanted key is stale all the same: an engine that ignores case would read either.
     wanted_keys = {_lower(edit) for edit in total}
-    return tuple(edit for edit in stale if runtime_of(edit.key) not in names or _lower(edit) in wanted_keys)
+    known = []
+    for edit in stale:
+        if runtime_of(edit.key) not in wanted_runtimes or _lower(edit) in wanted_keys:
+            known.append(edit)
+    return tuple(known)
 
 
 def _lower(edit: Edit) -> Key:
@@ -422,20 +439,30 @@ class _EditedText(Struct, frozen=True):
             remaining = [edit for edit in edits if edit not in relied_on]
             return replace(self.remove(remaining), relied_on=relied_on)
 
-        taken = self._find_taken_over(text, edits, {edit.key for edit in overruled})
+        overruled_keys = {edit.key for edit in overruled}
+        taken = self._find_taken_over(text, edits, overruled_keys)
         if taken:
-            remaining = [edit for edit in edits if runtime_of(edit.key) not in taken]
+            remaining = []
+            for edit in edits:
+                if runtime_of(edit.key) not in taken:
+                    remaining.append(edit)
             return replace(self.remove(remaining), taken=taken)
 
-        emptied = tuple(key for key, value in orphans.items() if value or key in changed)
-        return Undone(text, overruled, emptied)
+        emptied = []
+        for key, value in orphans.items():
+            if value or key in changed:
+                emptied.append(key)
+        return Undone(text, overruled, tuple(emptied))
 
     def _parse(self, text: str) -> Tree:
         return parse(text, self.syntax, name=self.name)
 
     def _find_relied_on(self, text: str, edits: Sequence[Edit]) -> tuple[Edit, ...]:
         """List the edits needed by additions of others; ``text`` is the text without our edits."""
-        heads = [edit for edit in edits if edit.before is None and is_head(edit.key)]
+        heads = []
+        for edit in edits:
+            if edit.before is None and is_head(edit.key):
+                heads.append(edit)
         if self.syntax is not Syntax.TOML or not heads:
             return ()
 
@@ -460,9 +487,11 @@ class _EditedText(Struct, frozen=True):
         tree = self._parse(text)
         original = self._parse(self.original)
         created = _list_created(edits)
-        tables = dict.fromkeys(
-            edit.key[: edit.key.index(RUNTIMES) + 2] for edit in edits if runtime_of(edit.key)
-        )
+        tables: dict[Key, None] = {}
+        for edit in edits:
+            if runtime_of(edit.key):
+                tables[edit.key[: edit.key.index(RUNTIMES) + 2]] = None
+
         taken = {}
         for table in tables:
             for below, value in _list_starts(value_at(tree, table)):
@@ -492,18 +521,27 @@ class _EditedText(Struct, frozen=True):
         if not tables:
             return text, {}
 
-        text, _ = apply(text, [WantedKey(key, ABSENT) for key in orphans], self.syntax, name=self.name)
-        # Tables that held only these settings are empty now, the tables above included.
+        removals = [WantedKey(key, ABSENT) for key in orphans]
+        text, _ = apply(text, removals, self.syntax, name=self.name)
+        # Tables with only these settings are empty now, the tables above included.
         empty = [Edit(key, None, EMPTY) for key in sorted(tables, key=len)]
-        above = [edit for edit in edits if edit.after == EMPTY and edit.key not in tables]
+        above = []
+        for edit in edits:
+            if edit.after == EMPTY and edit.key not in tables:
+                above.append(edit)
         text, _ = undo(text, [*above, *empty], self.syntax, name=self.name)
         return text, orphans
 
 
 def _list_created(edits: Sequence[Edit]) -> list[Key]:
     """List the keys of the runtimes created by us."""
-    tables = dict.fromkeys(edit.key for edit in edits if edit.before is None and edit.after == EMPTY)
-    return [key for key in tables if key[-2:-1] == (RUNTIMES,) and key[-1] != BUILT_IN]
+    tables: dict[Key, None] = {}
+    for edit in edits:
+        is_new_table = edit.before is None and edit.after == EMPTY
+        is_runtime = edit.key[-2:-1] == (RUNTIMES,) and edit.key[-1] != BUILT_IN
+        if is_new_table and is_runtime:
+            tables[edit.key] = None
+    return list(tables)
 
 
 def _list_starts(runtime: Value) -> Iterator[tuple[Key, Value]]:

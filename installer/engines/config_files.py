@@ -88,7 +88,10 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
     rendered = spec.find_generated_config(engine.config)
     names -= {rendered}
 
-    files = {path for path in names if host.kind(path) is Kind.FILE}
+    files = set()
+    for path in names:
+        if host.kind(path) is Kind.FILE:
+            files.add(path)
     if engine.drop_in is not None:
         files.add(engine.drop_in)
     dormant = _find_dormant(host, engine, names)
@@ -193,7 +196,10 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
 def _find_gone(host: Host, engine: EngineState, files: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
     """Yield the missing programs named by a running engine's answer and by the engine's configs."""
     spec = engine.spec
-    starts = [start for start in (engine.next_start, engine.started) if start and start.runs(spec.process)]
+    starts = []
+    for start in (engine.next_start, engine.started):
+        if start is not None and start.runs(spec.process):
+            starts.append(start)
     if not spec.looks_up_programs or not (starts or engine.serving):
         return
 
@@ -205,9 +211,12 @@ def _find_gone(host: Host, engine: EngineState, files: Iterable[PurePosixPath]) 
 
     # A unit without a PATH has systemd's PATH, as its process has now.
     directories = next((start.paths for start in starts if "PATH" in start.environment), PATH)
-    words = {(word, runs) for word, runs in programs if isinstance(word, str) and word}
-    for word, runs in words:
-        program = PurePosixPath(word)
+    words: dict[tuple[str, bool], None] = {}
+    for word, runs in programs:
+        if isinstance(word, str) and word:
+            words[word, runs] = None
+    for name, runs in words:
+        program = PurePosixPath(name)
         if program.is_absolute():
             is_there = can_be_started(host, program) if runs else host.status(program) is not None
         else:

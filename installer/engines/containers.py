@@ -409,7 +409,10 @@ def with_live_containers(host: Host, engine: EngineState) -> EngineState:
     for name in host.names(state):
         words = _read_conmon(host, host.local_path(state) / name / "userdata", name)
         program = _find_program(words)
-        roots = [word.removeprefix(ROOT_ARGUMENT) for word in words if word.startswith(ROOT_ARGUMENT)]
+        roots = []
+        for word in words:
+            if word.startswith(ROOT_ARGUMENT):
+                roots.append(word.removeprefix(ROOT_ARGUMENT))
         if not (program and roots):
             continue
         annotations = _read_annotations(host, state, name)

@@ -141,7 +141,11 @@ class Trials:
         def is_moved(name: str, path: str) -> bool:
             return self._resolve(path) != self._resolve(served.get(name, path))
 
-        return {name: path for name, path in effect.places.items() if is_moved(name, path)}
+        moved = {}
+        for name, path in effect.places.items():
+            if is_moved(name, path):
+                moved[name] = path
+        return moved
 
     def _check_load(
         self,
@@ -202,12 +206,13 @@ class Trials:
                 name_of(argument) if isinstance(argument, PurePosixPath) else argument
                 for argument in command.arguments
             ]
+            descriptors = [place.fd for place in places.values()]
             ran = run_in(
                 self._host.local_path(ROOT),
                 [str(program), *arguments, *flags, *command.last_arguments],
                 timeout_s=ANSWER_S,
                 environment=ENVIRONMENT | dict(start.environment if start else {}),
-                fds=[place.fd for place in places.values()],
+                fds=descriptors,
             )
         if ran is None:
             return None
@@ -306,7 +311,10 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:
         return ""  # CRI is off now, and was before
-    reason = after.fatal or "; ".join(error.problem for error in explain_moved_places(engine, after))
+    reason = after.fatal
+    if not reason:
+        moves = [error.problem for error in explain_moved_places(engine, after)]
+        reason = "; ".join(moves)
     if not reason:
         return ""
     return f"it would not come up again, another process has just written {names}: {reason}"
@@ -354,7 +362,10 @@ class Comparison(NamedTuple):
 
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     """Compare the configs of an engine with its install; raise if a config cannot be read."""
-    paths = [each.path for each in record.configs if each.engine == row.name and each.written]
+    paths = []
+    for each in record.configs:
+        if each.engine == row.name and each.written:
+            paths.append(each.path)
     hook = None
     if row.config is None:
         hook = next(iter(paths), None)
@@ -388,7 +399,8 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     asked = replace(engine, hook=None)  # its next start reads the configs of others, too
     effect = ask(asked, contents)
     # Saved texts do not count: they are from the install, and others have edited since.
-    known = {each.path: None for each in record.configs} | contents
+    recorded = {each.path: None for each in record.configs}
+    known = recorded | contents
     facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
     fatal = lack or effect.fatal
     if fatal:

@@ -69,11 +69,10 @@ def _propose(
         # k0s merges as containerd 2 does.
         configs = replace(configs, trees={**trees, state.config: root})
         state = replace(state, version=(2,))
-    proposals = [
-        proposal
-        for proposal in containerd.propose(state, configs, entries, extras, before)
-        if _writes_only(proposal, state.drop_in)
-    ]
+    proposals = []
+    for proposal in containerd.propose(state, configs, entries, extras, before):
+        if _writes_only(proposal, state.drop_in):
+            proposals.append(proposal)
     if not proposals:
         raise InstallerError(
             f"configure k0s in {state.drop_in} ({state.config} is not managed by k0s and imports no drop-in)",
@@ -114,13 +113,12 @@ def _merge_drop_ins(
     if not _merges(config, trees):
         return trees
     imported = {path: tree for path, tree in trees.items() if path != config}
-    with_cri = [
-        path for path in sorted(imported) if effective.V2_PLUGIN in table(imported[path], ("plugins",), path)
-    ]
     root = DEFAULTS
-    for path in with_cri:
-        root = effective.merge(root, imported.pop(path))
-    return {config: {**root, "imports": [str(path) for path in imported]}, **imported}
+    for path in sorted(imported):
+        if effective.V2_PLUGIN in table(imported[path], ("plugins",), path):
+            root = effective.merge(root, imported.pop(path))
+    imports = [str(path) for path in imported]
+    return {config: {**root, "imports": imports}, **imported}
 
 
 class K0s(Containerd):

@@ -137,8 +137,10 @@ def _is_unused(engine: EngineState, others: Iterable[EngineState], record: Recor
     if engine.stopped or engine.disabled:
         return True
     is_silent = engine.serving is None and not engine.failed and engine.name not in record.served
-    waiting = [other for other in others if other.serving is None and other.spec.lower_engine == engine.name]
-    return is_silent and bool(waiting)
+    for other in others:
+        if other.serving is None and other.spec.lower_engine == engine.name:
+            return is_silent
+    return False
 
 
 def _explain_unused(host: Host, engine: EngineState, others: Iterable[EngineState]) -> Iterator[str]:
@@ -402,8 +404,10 @@ def refuse_generated(engine: EngineState) -> None:
     """
     names = list_generating(engine.spec.process, engine.config, engine.socket)
     if names:
-        whose = " or ".join(ENGINES[name].title for name in names)
-        flags = " or ".join(f"--runtime {name}" for name in names)
+        titles = [ENGINES[name].title for name in names]
+        options = [f"--runtime {name}" for name in names]
+        whose = " or ".join(titles)
+        flags = " or ".join(options)
         problem = f"configure the containerd of {whose} (it writes {engine.config} itself)"
         remedy = f"run toolkit-installer with {flags}"
         raise InstallerError(problem, remedy=remedy, code="engine-generates-config")
@@ -438,7 +442,8 @@ def drop_unused(
 def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> InstallerError:
     """Return why no engine of the options is found."""
     asked = list_asked(options)
-    sockets = ", ".join(dict.fromkeys(str(spec.socket) for spec in asked))
+    paths = dict.fromkeys(str(spec.socket) for spec in asked)
+    sockets = ", ".join(paths)
     reasons = list(notes)
     for unit in dict.fromkeys(spec.unit for spec in asked):
         if systemd.look_at_unit(host, unit).load == "not-found":

@@ -44,7 +44,8 @@ def plan_reload(
 
 def postpone(engine: EngineState) -> NotYetError:
     """Return the error that postpones the restart of an engine with containers in state CREATED."""
-    names = list_some([each[:12] for each in sorted(engine.creating)])
+    short_ids = [container_id[:12] for container_id in sorted(engine.creating)]
+    names = list_some(short_ids)
     return NotYetError(
         f"restart {engine.title} yet (it has created containers that are not started: {names})",
         remedy="wait for run to find none, or restart it at once with toolkit-installer reconcile; where "

@@ -213,7 +213,10 @@ def see_turns(leases: Iterable[Turn], now: Now) -> tuple[Sighting, ...]:
 def find_doubtful(leases: Iterable[Turn], settings: Settings, now: Now) -> tuple[str, ...]:
     """Return the blocking nodes of uncertain existence, for a question to the API."""
     late = {seen.turn for seen in see_turns(leases, now) if seen.late_s is not None}
-    nodes = {turn.holder for turn in leases if turn.holder and (turn.error or turn.name in late)}
+    nodes = set()
+    for turn in leases:
+        if turn.holder and (turn.error or turn.name in late):
+            nodes.add(turn.holder)
     nodes.update(failure.node for failure in settings.failures)
     return tuple(sorted(nodes))
 
@@ -257,11 +260,11 @@ def _find_stop(leases: Sequence[Turn], node: Node, settings: Settings, now: Now)
         return Wait(Cause.STOPPED, f"stopped ({told})")
     failed = {failure.node for failure in failures}
     held = {turn.name for turn in _held(leases, now)}
-    late = [
-        seen.holder
-        for seen in see_turns(leases, now)
-        if seen.late_s is not None and seen.turn in held and seen.holder not in {*failed, node.name}
-    ]
+    late = []
+    for seen in see_turns(leases, now):
+        is_late = seen.late_s is not None and seen.turn in held
+        if is_late and seen.holder != node.name and seen.holder not in failed:
+            late.append(seen.holder)
     # A restart in a doubtful moment cannot be undone; a wait of two minutes costs nothing.
     if late and len(failures) + len(late) >= settings.stop_after:
         return Wait(Cause.LATE, f"late with a turn: {', '.join(sorted(late))}")

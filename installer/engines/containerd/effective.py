@@ -225,7 +225,9 @@ def _list_imported(
 
     order: list[PurePosixPath] = []
     for pattern in list_imports(root, trees.get(root, {})):
-        order += [name for name in sorted(names) if name.match(str(pattern))]
+        for name in sorted(names):
+            if name.match(str(pattern)):
+                order.append(name)
     if drop_in is not None:
         order.append(drop_in)
     return {name: trees.get(name, {}) for name in order}
@@ -320,6 +322,10 @@ def read_dump(dump: Tree) -> EffectiveConfig:
         "state": dump.get("state"),
         "address": table(dump, ("grpc",), PRINTED).get("address"),
     }
+    known_places = {}
+    for name, place in places.items():
+        if isinstance(place, str):
+            known_places[name] = place
     return EffectiveConfig(
         handlers,
         default,
@@ -328,7 +334,7 @@ def read_dump(dump: Tree) -> EffectiveConfig:
         # CRI does not load (engine-facts.md#containerd-imports).
         undefined="" if default in runtimes else default,
         broken=_find_two_untrusted(containerd),
-        places={name: place for name, place in places.items() if isinstance(place, str)},
+        places=known_places,
         schema=schema_of(PRINTED, dump, 0),
         nri=not is_nri_off if nri else None,
         storage_driver=_read_snapshotter(plugins),
@@ -421,7 +427,11 @@ def drop_unasked(runtime: Tree) -> Tree:
     def is_added(name: str, value: Value) -> bool:
         return (name.lower().replace("_", ""), value) in UNASKED
 
-    return {name: value for name, value in runtime.items() if not is_added(name, value)}
+    remaining = {}
+    for name, value in runtime.items():
+        if not is_added(name, value):
+            remaining[name] = value
+    return remaining
 
 
 def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
@@ -468,9 +478,14 @@ def binary_of(runtime: Tree) -> str:
     # containerd reads the names of options in any case; runtime.v1.linux has other names for the program.
     candidates: list[Value] = []
     for option in ("binaryname", "runtime"):
-        candidates += [value for name, value in spelled if name.lower() == option]
+        for name, value in spelled:
+            if name.lower() == option:
+                candidates.append(value)
     candidates.append(runtime.get("runtime_engine"))
-    return next((value for value in candidates if isinstance(value, str) and value), "")
+    for candidate in candidates:
+        if isinstance(candidate, str) and candidate:
+            return candidate
+    return ""
 
 
 def _digest(dump: Tree, plugin: str) -> str:
@@ -498,7 +513,9 @@ def list_read(
         path = waiting.pop(0)
         imported: list[PurePosixPath] = []
         for pattern in list_imports(path, trees.get(path, {})):
-            imported += [other for other in sorted(trees) if other != path and other.match(str(pattern))]
+            for other in sorted(trees):
+                if other != path and other.match(str(pattern)):
+                    imported.append(other)
         yield path, tuple(imported)
 
         for other in imported:
@@ -541,8 +558,10 @@ def rewrite_imports(
         text = texts.get(path, "")
         patterns = list_imports(path, trees.get(path, {}))
         if patterns:
-            names = [pattern for pattern in patterns if WILDCARD not in str(pattern)]
-            missing = [name for name in names if not _matches_any(name, trees)]
+            missing = []
+            for pattern in patterns:
+                if WILDCARD not in str(pattern) and not _matches_any(pattern, trees):
+                    missing.append(pattern)
             imports = [*map(find_memory_file, imported), *map(str, missing)]
             text, _ = apply(text, [WantedKey(("imports",), imports)], Syntax.TOML, name=str(path))
         rewritten[path] = text
@@ -559,8 +578,10 @@ def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
 
     The command gives the settings of CRI to a plugin with another id.
     """
-    tables = {plugin: value_at(tree, ("plugins", plugin, "containerd")) for plugin in PLUGIN_IDS}
-    present = [plugin for plugin, containerd in tables.items() if isinstance(containerd, Mapping)]
+    present = []
+    for plugin in PLUGIN_IDS:
+        if isinstance(value_at(tree, ("plugins", plugin, "containerd")), Mapping):
+            present.append(plugin)
     relocated = []
     for edit in edits:
         plugin = edit.key[1] if edit.key[:1] == ("plugins",) and len(edit.key) > 1 else ""

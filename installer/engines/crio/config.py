@@ -83,7 +83,10 @@ def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, .
     own_tree = trees.get(path, {})
     in_files, _ = _merge(state, {**_list_earlier(state, trees, path), path: own_tree})
     donor = _find_donor(runtimes, default)
-    wanted_keys = [WantedKey((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
+    wanted_keys = []
+    for entry in entries:
+        if entry.default:
+            wanted_keys.append(WantedKey((*RUNTIME, DEFAULT), entry.name))
     shown: dict[str, Tree] = {}
     for entry in entries:
         defined = in_files.get(entry.name, {})
@@ -106,8 +109,12 @@ def _find_inherited(state: EngineState, entry: RuntimeEntry, donor: Tree) -> Tre
     served = state.served.handlers.get(entry.name)
     if served is None or served.binary != str(entry.binary):
         return donor
-    usual = {key: value for key, value in donor.items() if key in FILLED_IN and value in USUAL}
-    return {**usual, **served.table}
+    inherited: dict[str, Value] = {}
+    for key, value in donor.items():
+        if key in FILLED_IN and value in USUAL:
+            inherited[key] = value
+    inherited.update(served.table)
+    return inherited
 
 
 def _has_moved_monitor(state: EngineState, inherited: Tree, donor: Tree) -> bool:
@@ -244,11 +251,12 @@ def _merge(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> tuple[dic
     default = flags.default or default
 
     served = state.served
-    others = {name: handler for name, handler in served.handlers.items() if not is_ours(handler.binary)}
-    for name, handler in others.items():
+    for name, handler in served.handlers.items():
+        if is_ours(handler.binary):
+            continue
         runtimes[name] = {**handler.table, **runtimes.get(name, {})}
-    if not default and served.default in others:
-        default = served.default
+        if not default and name == served.default:
+            default = name
     return runtimes, default or find_built_in(state.version)
 
 
@@ -326,7 +334,10 @@ def _refuse_overruled(
     for other, tree in trees.items():
         if other == path or other in earlier:
             continue
-        names = {entry.name for entry in entries if _overrules(tree, other, entry)}
+        names = []
+        for entry in entries:
+            if _overrules(tree, other, entry):
+                names.append(entry.name)
         if names:
             setting = f"the runtime {min(names)}"
         elif sets_default and table(tree, RUNTIME, other).get(DEFAULT):
@@ -407,7 +418,10 @@ def _read_handlers(runtime: Tree) -> dict[str, Runtime]:
     runtimes = table(runtime, ("runtimes",), SOURCE)
     for name in runtimes:
         entry = table(runtimes, (name,), SOURCE)
-        settings = {key: value for key, value in entry.items() if value not in added.get(key, ())}
+        settings = {}
+        for key, value in entry.items():
+            if value not in added.get(key, ()):
+                settings[key] = value
         binary = text(entry, "runtime_path", SOURCE)
         handlers[name] = Runtime(binary, settings, text(entry, MONITOR, SOURCE))
     return handlers
