@@ -438,6 +438,12 @@ def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Lin
         problem = f"undo everything ({record.undo_problem})" if is_old else record.undo_problem
         state = f"incomplete, cannot {problem}: {AGAIN}"
         yield Line("last undo", state)
+    turn = record.turn
+    if turn is not None:
+        moment = turn.asked.partition(" ")[0]
+        engines = ", ".join(turn.engines)
+        state = f"asked for at {moment} as {turn.node} of {turn.release}, to restart {engines}"
+        yield Line("turn", state, good=True)
     if record.failed is not None:
         state = f"failed, and is not tried again without a change: cannot {record.failed.problem}"
         yield Line("last plan", state)
