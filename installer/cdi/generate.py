@@ -44,9 +44,9 @@ Beside: TypeAlias = Mapping[PurePosixPath, Mapping[PurePosixPath, frozenset[str]
 def gpu_specification(
     host: Host, options: Options, engines: Collection[EngineState], record: Record, file: File | None
 ) -> GpuSpecification:
-    """Return the wanted specification of the GPUs, and the specifications beside it.
+    """Return the wanted specification of the GPUs, and the other specifications of devices.
 
-    ``file`` is the present file at the path of ours.
+    ``file`` is the present file at our path.
     """
     present = text_of(file)
     row = record.config(PATH)
@@ -101,7 +101,7 @@ def gpu_specification(
 
 
 def _generate(host: Host, options: Options, highest: Version | None) -> str:
-    """Return the specification of the GPUs as nvidia-ctk generates it, with the host's paths."""
+    """Generate the specification of the GPUs with nvidia-ctk, with the host's paths."""
     driver, dev = roots(host, options)
     local_driver = PurePosixPath(host.local_path(driver))
     local_dev = PurePosixPath(host.local_path(dev))
@@ -111,7 +111,7 @@ def _generate(host: Host, options: Options, highest: Version | None) -> str:
 
 
 def _list_others(beside: Beside, wanted: Collection[str]) -> Iterator[PurePosixPath]:
-    """Yield the files of others that define a wanted device, or that are at the path of ours."""
+    """Yield the files of others with a wanted device, or at our path."""
     for files in beside.values():
         for path, names in files.items():
             if path == PATH or not names.isdisjoint(wanted):
@@ -119,7 +119,7 @@ def _list_others(beside: Beside, wanted: Collection[str]) -> Iterator[PurePosixP
 
 
 def _last_check_s(host: Host, options: Options) -> float:
-    """Return the time of the last check by the ``run`` whose child this process is; 0 if there was none."""
+    """Return the time of the last check by this process's parent, a ``run``; 0 without a check."""
     if not current_run().pid:
         return 0.0
     last = read_json_of_root(host, options.state_file, dict[str, Any])
@@ -130,7 +130,7 @@ def _last_check_s(host: Host, options: Options) -> float:
 
 
 def _common_devices(host: Host, engines: Iterable[EngineState], beside: Beside) -> frozenset[str]:
-    """Return the devices that every engine takes from these files."""
+    """Return the devices of these files for every engine."""
     read = [engine.serving.cdi_dirs for engine in engines if engine.serving]
     if not read:
         read = [tuple(beside)]
@@ -148,7 +148,7 @@ def _common_devices(host: Host, engines: Iterable[EngineState], beside: Beside) 
 
 
 def _is_ours(file: File | None, options: Options, record: Record) -> bool:
-    """Tell whether the file at our path is ours: by the ledger, or by the hook that the text names."""
+    """Tell whether we wrote the file at our path: by the ledger, or by the hook in the text."""
     row = record.config(PATH)
     if row is not None and file is not None and file.digest in row.ours:
         return True
@@ -156,7 +156,7 @@ def _is_ours(file: File | None, options: Options, record: Record) -> bool:
 
 
 def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
-    """Return the paths that a specification names and that do not exist."""
+    """Return the missing paths of a specification."""
     gone = []
     for path in named_paths(specification):
         with suppress(InstallerError):
@@ -167,7 +167,7 @@ def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
 
 
 def withdraw_stale(host: Host, options: Options, record: Record, write: Callable[[Record], None]) -> None:
-    """Remove a specification of ours that names missing files: no container could start with it."""
+    """Remove our specification if a named file is missing: no container could start."""
     try:
         file = host.read(PATH)
         gone: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ def withdraw_stale(host: Host, options: Options, record: Record, write: Callable
 
 
 def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
-    """Return the real directories of the host below which the driver and its device nodes are."""
+    """Return the host's real directories of the driver and of the device nodes."""
     # nvidia-ctk finds no library below a root that is a link (engine-facts.md#gpu-specification).
     driver = host.resolve(PurePosixPath(driver_root(host, options)[0] or "/"))
     dev = driver if host.exists(driver / "dev/nvidiactl") else ROOT
@@ -222,7 +222,7 @@ def _read_beside(
 
 
 def list_watched(host: Host, options: Options, record: Record) -> Iterator["watch.Place"]:
-    """Yield the places that ``run`` watches, because a change there may change the specification."""
+    """Yield the places for ``run`` to watch: a change of a place may change the specification."""
     if record.cdi is None:
         return
     with suppress(InstallerError):  # the check itself reports a root that cannot be read
@@ -247,7 +247,7 @@ def management_specification(source: PurePosixPath, layout: Layout, cdi: Cdi) ->
     """Return the management specification for this node, with the host's paths.
 
     Raises:
-        InstallerError: there is no driver, or there are no device nodes.
+        InstallerError: the driver or the device nodes are missing.
     """
     driver = cdi.local_driver_root
     dev = cdi.local_dev_root
@@ -280,7 +280,7 @@ def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str
         source: the root of the toolkit's source.
         what: the task as a verb with its object, for errors.
         words: the arguments of nvidia-ctk.
-        text: its standard input.
+        text: the standard input of nvidia-ctk.
 
     Raises:
         InstallerError: nvidia-ctk is missing, cannot be run from here, is late, or fails.
@@ -307,7 +307,7 @@ def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str
 
 
 def absent_nodes(host: Host, cdi: Cdi) -> tuple[DeviceNode, ...]:
-    """Return the wanted control device nodes that do not exist."""
+    """Return the missing control device nodes."""
     if not cdi.nodes:
         return ()
     paths = [PurePosixPath(cdi.dev_root, "dev", name) for name in CONTROL_NODES]
@@ -315,12 +315,12 @@ def absent_nodes(host: Host, cdi: Cdi) -> tuple[DeviceNode, ...]:
 
 
 def absent_node(path: PurePosixPath) -> DeviceNode:
-    """Return the row of a node that is about to be made: a node there later in this boot counts as ours."""
+    """Return the row of a node to be made: a later node at the path, in this boot, counts as our node."""
     return DeviceNode(path, f"{boot_id()} absent")
 
 
 def held_node(host: Host, device: DeviceNode) -> DeviceNode | None:
-    """Return a node of the ledger as it is now; None if it is gone or the driver has made another."""
+    """Read a node of the ledger again; None if the node is gone or was replaced by the driver."""
     status = host.status(device.path, last=False)
     if status is None:
         return None
@@ -330,7 +330,7 @@ def held_node(host: Host, device: DeviceNode) -> DeviceNode | None:
 
 
 def change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) -> None:
-    """Make the control device nodes, or remove the nodes that are still ours.
+    """Make the control device nodes, or remove our nodes.
 
     Raises:
         InstallerError: the nodes cannot be made; some of them may exist.

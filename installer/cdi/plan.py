@@ -56,7 +56,7 @@ FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 
 
 def highest_read(engines: Iterable[EngineState]) -> Version | None:
-    """Return the highest version of a specification that all of the engines read; None if unknown."""
+    """Return the highest version of specifications for all of the engines; None if unknown."""
     found = []
     for engine in engines:
         if engine.version:
@@ -67,7 +67,7 @@ def highest_read(engines: Iterable[EngineState]) -> Version | None:
 
 
 def read_by(name: str, version: Version) -> Version | None:
-    """Return the highest version of a specification that an engine reads; None if unknown."""
+    """Return the highest version of specifications for an engine; None if unknown."""
     for since, read in ENGINES[name].cdi.reads:
         if version >= since:
             return read
@@ -100,7 +100,7 @@ def _for_runtimes(engines: tuple[EngineState, ...], record: Record, options: Opt
 
 
 def lacking(engine: EngineState) -> str:
-    """Return why containers of this engine get no devices by CDI, in the engine's words; "" if they do."""
+    """Return the reason, in the engine's words, why containers get no devices by CDI; "" if CDI works."""
     serving = engine.serving
     if serving is None:
         return engine.silence_reason
@@ -142,7 +142,7 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
 
 
 def without_effect(options: Options) -> str:
-    """Return a note on flags without effect in mode cdi, where no engine is changed; "" for no such flag."""
+    """Note the flags without effect in mode cdi, where no engine is changed; "" for none."""
     places = options.places.values()
     given = {
         "--config": any(each.config for each in places),
@@ -162,7 +162,7 @@ def without_effect(options: Options) -> str:
 
 
 def install_device_nodes(facts: Facts, options: Options) -> Part:
-    """Return the part that makes the missing control device nodes."""
+    """Plan to make the missing control device nodes."""
     wanted = options.cdi
     cdi = require(facts.cdi)
     if wanted is None or not cdi.absent_nodes:
@@ -174,7 +174,7 @@ def install_device_nodes(facts: Facts, options: Options) -> Part:
 
 
 def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
-    """Return the part that removes the device nodes that we made, unless something of ours ``stays``."""
+    """Plan the removal of our device nodes, unless the toolkit ``stays``."""
     nodes = facts.record.nodes
     named: set[str] = set()
     if facts.toolkit.theirs:
@@ -187,7 +187,7 @@ def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
 
 
 def install_specification(facts: Facts, options: Options) -> Part:
-    """Return the part that writes the management specification and removes a former one."""
+    """Plan to write the management specification, and to remove a former specification."""
     wanted = options.cdi
     cdi = require(facts.cdi)
     rows = {row.path: row for row in facts.record.configs if row.engine == OWNER}
@@ -226,7 +226,7 @@ def install_specification(facts: Facts, options: Options) -> Part:
 
 
 def _withdraw(rows: Iterable[ConfigRow], facts: Facts) -> Iterator[Step]:
-    """Yield the step that restores the former content of each row's file, where one is needed."""
+    """Restore the former content of each row's file, unless already restored."""
     for row in rows:
         step = withdraw(row, facts).step
         if step is not None:
@@ -234,7 +234,7 @@ def _withdraw(rows: Iterable[ConfigRow], facts: Facts) -> Iterator[Step]:
 
 
 def undo_specifications(facts: Facts, *, stays: bool) -> Part:
-    """Return the part that restores the files in the places of specifications, unless something ``stays``."""
+    """Plan to restore the former files of the specifications, unless the toolkit ``stays``."""
     rows = tuple(row for row in facts.record.configs if row.engine == OWNER)
     steps = () if stays else _withdraw(rows, facts)
     originals = [without_us(row.path, facts) for row in rows]
@@ -248,7 +248,7 @@ def undo_specifications(facts: Facts, *, stays: bool) -> Part:
 
 
 def generated(rows: Iterable[ConfigRow], steps: Iterable[Step]) -> tuple[ConfigRow, ...]:
-    """Return the rows, completed by the digests of the specifications that ``steps`` have written."""
+    """Add the digests of the specifications written by ``steps`` to the rows."""
     written = {}
     for step in steps:
         if isinstance(step, WriteConfig) and step.engine == OWNER and step.after:
@@ -264,7 +264,7 @@ def generated(rows: Iterable[ConfigRow], steps: Iterable[Step]) -> tuple[ConfigR
 
 
 def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
-    """Return the part that writes the GPUs' specification; ``reason`` is the reason of the mode, or ""."""
+    """Plan to write the GPUs' specification; ``reason`` is the reason of the mode, or ""."""
     spec = require(facts.cdi).gpus
     notes = []
     if spec is None:
@@ -292,14 +292,14 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
 
 
 def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow | None, str]:
-    """Return the steps with their reasons, the ledger's row after them, and why no specification is there."""
-    held = facts.record.config(spec.path)
+    """Return the steps with their reasons, the ledger's new row, and the reason for no specification."""
+    former_row = facts.record.config(spec.path)
     now = facts.contents[spec.path]
     # Containers fail while a stale specification is there, or ours beside another installer's. Its removal
     # comes first, needs no disk space, and is not reverted by a roll-back.
     removal: list[Step] = []
-    if held and now:
-        step = withdraw(held, facts).step
+    if former_row and now:
+        step = withdraw(former_row, facts).step
         if step:
             removal.append(replace(step, unwanted=True))
     # Engines drop a device that two files in one directory define; of files in two directories one hides the
@@ -311,15 +311,15 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
         return for_reason(GIVES_WAY, removal), None, why
     if not spec.text:
         if removal and not spec.stale:  # a GPU that does not answer does not take the other GPUs away
-            return (), held, ""
+            return (), former_row, ""
         return for_reason(STALE, removal), None, spec.lacking
     after = File(spec.text.encode(), now.meta if now else Meta())
-    if held and now is not None and now.content == after.content:
-        return (), held, ""
+    if former_row and now is not None and now.content == after.content:
+        return (), former_row, ""
     row = ConfigRow(OWNER, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
     if now:
         reason = CHANGED
-    elif held:
+    elif former_row:
         reason = REMOVED
     else:
         reason = NEW

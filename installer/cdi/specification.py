@@ -85,18 +85,21 @@ def _dotted(version: Version) -> str:
 
 
 def device_names(text: str) -> frozenset[str]:
-    """Return the names of the devices in a specification of ours; none for another text."""
+    """Return the names of the devices in our specification; none for another text."""
     with suppress(*MISTAKEN):
         return frozenset(str(device["name"]) for device in json.loads(text)["devices"])
     return frozenset()
 
 
 def named_paths(text: str) -> tuple[str, ...]:
-    """Return the host's files and device nodes that a specification names; none for another text."""
+    """Return the host's files and device nodes in a specification; none for another text."""
     with suppress(*MISTAKEN):
         edits = list(_edits(json.loads(text)))
-        paths = [node.get("hostPath") or node.get("path") for node in _all(edits, "deviceNodes")]
-        paths += [mount.get("hostPath") for mount in _all(edits, "mounts")]
+        paths = []
+        for node in _all(edits, "deviceNodes"):
+            paths.append(node.get("hostPath") or node.get("path"))
+        for mount in _all(edits, "mounts"):
+            paths.append(mount.get("hostPath"))
         absolute = [path for path in paths if isinstance(path, str) and path.startswith("/")]
         return tuple(dict.fromkeys(absolute))
     return ()
@@ -152,14 +155,29 @@ def lowest_version(document: Mapping[str, Any]) -> Version | None:
         for key, value in edit.items():
             if value or (key == RDT and value is not None):
                 versions.append(EDITS[key])
-    versions += [HOST_PATHS for node in _all(edits, "deviceNodes") if node.get("hostPath")]
-    versions += [MOUNT_TYPES for mount in _all(edits, "mounts") if mount.get("type")]
-    versions += [HOST_PATHS for device in document["devices"] if str(device["name"])[:1].isdigit()]
-    versions += [ANNOTATIONS for table in (document, *document["devices"]) if table.get("annotations")]
+    versions += _list_value_versions(document, edits)
     _, _, device_class = document["kind"].partition("/")
     if "." in device_class:
         versions.append(ANNOTATIONS)
     return max(versions)
+
+
+def _list_value_versions(
+    document: Mapping[str, Any], edits: Sequence[Mapping[str, Any]]
+) -> Iterator[Version]:
+    """Yield the first version for each value inside edits, and for each device."""
+    for node in _all(edits, "deviceNodes"):
+        if node.get("hostPath"):
+            yield HOST_PATHS
+    for mount in _all(edits, "mounts"):
+        if mount.get("type"):
+            yield MOUNT_TYPES
+    for device in document["devices"]:
+        if str(device["name"])[:1].isdigit():
+            yield HOST_PATHS
+    for table in (document, *document["devices"]):
+        if table.get("annotations"):
+            yield ANNOTATIONS
 
 
 def _all(edits: Iterable[Mapping[str, Any]], key: str) -> Iterator[Mapping[str, Any]]:
@@ -173,7 +191,7 @@ def _unusable(reason: str, remedy: str) -> InstallerError:
 
 
 class Plain(str):
-    """A word without quotes, which may stand for a number, or for yes or no."""
+    """A word without quotes: perhaps a number, yes or no."""
 
     __slots__ = ()
 
@@ -231,12 +249,12 @@ _VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
 
 
 def read_devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
-    """Return the names of the devices of a kind that engines read from a specification.
+    """Return the names of a specification's devices of a kind, as engines read the text.
 
     Args:
         text: a specification in YAML or JSON.
         kind: the kind of the devices.
-        highest: the highest version that the engines read; None if unknown.
+        highest: the highest version for the engines; None if unknown.
 
     Raises:
         InstallerError: the text exceeds the bounds of ``read_yaml``.
@@ -254,7 +272,7 @@ def read_devices(text: str, kind: str, highest: Version | None = None) -> frozen
 
 
 def _version_of(document: Mapping[str, Any]) -> Version:
-    """Return the version that a document names; an empty version for another text."""
+    """Return the version of a document; an empty version for another text."""
     match = _VERSION.fullmatch(document["cdiVersion"])
     return tuple(map(int, match[1].split("."))) if match else ()
 
@@ -269,7 +287,7 @@ def _is_read(document: Mapping[str, Any], version: Version, highest: Version | N
 
 
 def _normalize_keys(value: Any) -> Any:
-    """Return a document with its keys in their usual case; of keys that differ in case the last counts."""
+    """Return a document with its keys in their usual case; of keys equal but for case the last counts."""
     if isinstance(value, list):
         return [_normalize_keys(each) for each in value]
     if isinstance(value, dict):
@@ -303,7 +321,7 @@ def read_yaml(text: str) -> Any:
 
     Raises:
         ValueError: no engine reads the text.
-        InstallerError: the text is too large, or has a construct that engines read and this program does not.
+        InstallerError: the text is too large, or has a construct for engines only, unknown to this program.
     """
     import yaml  # most nodes have no such file
     from yaml.events import DocumentStartEvent
@@ -332,7 +350,7 @@ def read_yaml(text: str) -> Any:
 
 
 def _value(event: "Event", events: "Iterator[Event]", depth: int) -> Any:
-    """Return the value that begins with an event; the value's further events are taken from ``events``."""
+    """Return the value of an event; the value's further events are taken from ``events``."""
     from yaml.events import AliasEvent, ScalarEvent, SequenceStartEvent
 
     if depth == DEPTH:

@@ -49,7 +49,7 @@ class Counts(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """A node at one look."""
+    """The figures of a node at a check."""
 
     version: str
     toolkit: str
@@ -128,7 +128,7 @@ def features(node: Snapshot) -> str:
 
 
 def render(suffix: str, node: Snapshot) -> str | None:
-    """Return the text of a published file by the suffix of its name; None for a socket."""
+    """Return the text of a published file by the suffix of the name; None for a socket."""
     if suffix == METRICS:  # for node_exporter's textfile collector
         from prometheus_client import generate_latest  # loaded only if metrics are asked for
 
@@ -143,9 +143,12 @@ def render(suffix: str, node: Snapshot) -> str | None:
 
 
 def claim(host: Host, options: Options, ledger: Ledger) -> None:
-    """Record in the ledger which files will be published, before the first; remove unwanted former files."""
+    """Record the files to publish in the ledger ahead of the first; remove unwanted former files."""
     others = [path for path in ledger.record.published if path not in options.published]
-    kept = [path for path in others if not _remove(host, path)]
+    kept = []
+    for path in others:
+        if not _remove(host, path):
+            kept.append(path)
     wanted = (*options.published, *kept)
     if wanted != ledger.record.published:
         ledger.write(replace(ledger.record, published=wanted))
@@ -165,7 +168,7 @@ def _remove(host: Host, path: PurePosixPath) -> bool:
 
 
 def read_counts(host: Host, layout: Layout) -> Counts:
-    """Return the counters; counters that cannot be read start again at zero, as Prometheus allows."""
+    """Read the counters; unreadable counters start again at zero, as Prometheus allows."""
     return read_json_of_root(host, layout.counts, Counts) or Counts()
 
 
@@ -175,8 +178,7 @@ def publish_success(
 ) -> None:
     """Publish the success of an install, or of a check of the node while ``run`` waits.
 
-    ``refused`` is None after an install; after a check it has the engines that would not start with their
-    configs.
+    ``refused`` is None after an install; after a check ``refused`` has the engines with a fatal config.
     """
     if not ledger.record.published:
         return
@@ -224,10 +226,10 @@ def publish_waiting(  # noqa: PLR0913 - the node, the reason and its effect
         host: the node.
         options: the options of ``run``.
         ledger: the ledger.
-        reason: what ``run`` waits for.
-        serving: the engines that serve what the ledger says.
-        is_new: count the reason as a failure: it was not told before.
-        ready: the node is ready while it waits.
+        reason: the reason of the wait.
+        serving: the engines with the ledger's runtimes in force.
+        is_new: count the reason as a failure: the reason was not told before.
+        ready: the node is ready during the wait.
     """
     if not ledger.record.published:
         return
@@ -242,7 +244,7 @@ def publish_waiting(  # noqa: PLR0913 - the node, the reason and its effect
 
 @log_failures()
 def publish_pending(host: Host, options: Options, ledger: Ledger) -> None:
-    """Tell that an undo waits for its rest: nothing is proven any more, and nothing has failed."""
+    """Tell of an undo with work left: nothing is proven any more, and nothing has failed."""
     if not ledger.record.published or ledger.gone:
         return
     counts = read_counts(host, options.layout)
@@ -260,8 +262,8 @@ def _publish(  # noqa: PLR0913 - the node and all that is known of it
 ) -> None:
     """Write counters and published files.
 
-    ``serving`` has the engines that serve, each with whether it would refuse its configs at its next start.
-    ``waiting`` is the code of the reason for which ``run`` waits before a change; "" for none.
+    ``serving`` has the serving engines; True for an engine with a fatal config at the next start.
+    ``waiting`` is the code of the reason why ``run`` waits before a change; "" for none.
     """
     restarts = dict(counts.restarts)
     for name in ledger.reloaded:

@@ -39,7 +39,7 @@ _VERSION_IN_NAME: Final = re.compile(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
 
 
 def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int, str]]:
-    """Yield each path of ours with too many rights for others: the path, its correct mode, and the flaw."""
+    """Yield each of our paths with too many rights for others, the correct mode, and the flaw."""
     for path, mode in _list_modes(host, layout, record):
         entry = entry_of(host, path)
         # In a sticky directory that the operator chose for the pidfile others cannot change our files.
@@ -53,7 +53,7 @@ def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[P
 
 
 def _list_modes(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int]]:
-    """Yield each path of ours on the node with its correct mode."""
+    """Yield each of our paths on the node with the correct mode."""
     yield layout.home, OPEN
     yield layout.versions, OPEN
     for directory in (layout.backups, layout.unclaimed):
@@ -71,14 +71,14 @@ def _list_modes(host: Host, layout: Layout, record: Record) -> Iterator[tuple[Pu
 
 
 def is_given_back(layout: Layout, record: Record, path: PurePosixPath) -> bool:
-    """Tell whether an exposed path is ours, so that its access may be restored."""
+    """Tell whether an exposed path belongs to our install: then the access may be restored."""
     if path.is_relative_to(layout.home) or path in record.directories:
         return True
     return any(row.path == path for row in record.configs)
 
 
 def restore_access(host: Host, layout: Layout, record: Record) -> None:
-    """Restore owner and mode of the exposed paths that are ours; see ``is_given_back``."""
+    """Restore owner and mode of our exposed paths; see ``is_given_back``."""
     for path, mode, flaw in list_exposed(host, layout, record):
         if is_given_back(layout, record, path):
             try:
@@ -139,7 +139,7 @@ def _open_to_strangers(host: Host, what: str, place: PurePosixPath, option: str)
 
 
 def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
-    """Raise InstallerError if others than root may have written a ledger: root acts on its content."""
+    """Raise InstallerError if others than root may have written a ledger: root acts on the content."""
     if file.meta.uid not in trusted_uids():
         flaw = NOT_OWNED
     elif file.meta.mode & OTHERS_WRITE:
@@ -151,7 +151,7 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
 
 
 def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
-    """Yield each damaged file of the payload with its flaw; ``deep`` reads large files again."""
+    """Yield each damaged file of the payload with the flaw; ``deep`` reads large files again."""
     if toolkit.files:
         version = layout.version(toolkit.version)
         digests = digests_below(host, version, anew=deep)
@@ -168,7 +168,7 @@ def is_foreign_toolkit(host: Host, layout: Layout) -> bool:
 
 
 def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
-    """Return the record without the rows that now belong to another installer's toolkit."""
+    """Drop the rows that now belong to another installer's toolkit from the record."""
     # NVIDIA's installer writes the same keys with the same values: the owner of the named programs decides.
     # NVIDIA's CDI specification is the same, too (engine-facts.md#nvidia-ctk-cdi): the time of its write
     # decides.
@@ -186,9 +186,9 @@ def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
 
 
 def ask_version(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Return the version of the toolkit below ``root``, from its program or else its library's file name.
+    """Return the version of the toolkit below ``root``, from the program or else the library's file name.
 
-    A release candidate (1.18.0-rc.1) counts as its release.
+    A release candidate (1.18.0-rc.1) counts as the release.
     """
     program = find_artifact(root, ASKED)
     library = find_artifact(root, LIBRARY)

@@ -68,7 +68,7 @@ def config_tree(
 def render_config(tree: Tree, before: str = "") -> str:
     """Return the text of config.toml for the document ``tree``.
 
-    ``before`` is the text that an earlier run rendered; it is returned unchanged if it has the same document.
+    ``before`` is the text of an earlier run, returned unchanged if the document is the same.
     """
     with suppress(InstallerError):
         if same(parse(before, Syntax.TOML, name="config.toml"), tree):
@@ -95,12 +95,12 @@ def carry_over(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the new config.toml with an administrator's edits, and the dotted names of the edited keys.
 
-    The result is the text ``installed_now`` with its comments and layout. A key that still has its value of
-    ``previous_rendered`` gets its value of ``rendered``. Where both sides changed a key, the administrator's
-    value stays.
+    The result is the text ``installed_now`` with all comments and the layout. A key with the unchanged
+    value of ``previous_rendered`` gets the value of ``rendered``. Where both sides changed a key, the
+    administrator's value stays.
 
     Raises:
-        InstallerError: ``installed_now`` does not parse; an upgrade must not discard it.
+        InstallerError: ``installed_now`` does not parse; an upgrade must not discard this text.
     """
     installed = _parse_installed(installed_now, name)
     before = parse(previous_rendered, Syntax.TOML, name=name)
@@ -117,7 +117,7 @@ def carry_over(
 
 
 def _has_value_above(tree: Tree, key: Key) -> bool:
-    """Tell whether a value stands where ``key`` needs a table: an administrator replaced the table by it."""
+    """Tell whether an administrator's value replaces a table above ``key``."""
     for depth in range(1, len(key)):
         above = value_at(tree, key[:depth])
         if above is not None and not isinstance(above, Mapping):
@@ -126,16 +126,17 @@ def _has_value_above(tree: Tree, key: Key) -> bool:
 
 
 def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, ...]:
-    """Return the dotted names of the keys that were edited since ``rendered``.
+    """Return the dotted names of the keys edited since ``rendered``.
 
     Raises:
         InstallerError: ``installed_now`` does not parse.
     """
     installed = _parse_installed(installed_now, name)
     ours = parse(rendered, Syntax.TOML, name=name)
-    edited = [
-        key for key in _keys(ours, installed) if not same(value_at(ours, key), value_at(installed, key))
-    ]
+    edited = []
+    for key in _keys(ours, installed):
+        if not same(value_at(ours, key), value_at(installed, key)):
+            edited.append(key)
     return tuple(dotted(key) for key in edited)
 
 
@@ -167,7 +168,8 @@ def _parse_installed(text: str, name: str) -> Tree:
 def _keys(one: Tree, other: Tree) -> list[Key]:
     """Return the sorted keys of the values of both trees.
 
-    Where a key has a value in one tree and a table in the other, the keys inside that table are left out.
+    If a key has a value in the first tree and a table in the second, or the reverse, the keys inside the
+    table are left out.
     """
     found: set[Key] = set()
     for tree in (one, other):

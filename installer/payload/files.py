@@ -31,7 +31,7 @@ NVIDIA_MODULE: Final = PurePosixPath("/sys/module/nvidia")
 
 
 class Variable(Struct, frozen=True):
-    """An environment variable that a wrapper sets to ``path``, relative to the toolkit directory."""
+    """An environment variable of a wrapper, set to ``path``, relative to the toolkit directory."""
 
     name: str
     path: PurePosixPath
@@ -39,7 +39,7 @@ class Variable(Struct, frozen=True):
 
 
 def real_name(name: str) -> str:
-    """Return the name under which the program behind the wrapper ``name`` is installed."""
+    """Return the installed name of the program behind the wrapper ``name``."""
     return f"{name}.real"
 
 
@@ -49,7 +49,7 @@ _CONFIG_PATH: Final = Variable("NVIDIA_CTK_CONFIG_FILE_PATH", CONFIG)
 
 
 class Executable(Struct, frozen=True):
-    """A program we ship: with ``variables`` as NAME.real behind a wrapper, without them as it is."""
+    """A program we ship: with ``variables`` as NAME.real behind a wrapper, else unwrapped."""
 
     name: str
     variables: tuple[Variable, ...] = ()
@@ -85,12 +85,12 @@ def list_payload(
     config_text: str | None,
     in_place: bool = False,
 ) -> tuple[PayloadFile, ...]:
-    """Return all files of one version, sorted by path, from artifacts that passed ``check_artifacts``.
+    """Return all files of a version, sorted by path, from artifacts checked by ``check_artifacts``.
 
     Args:
         artifacts: the files of the source.
-        toolkit_dir: the host's path of the version once it is switched in.
-        low_level: the runtimes that ours may wrap, preferred first, at least one.
+        toolkit_dir: the host's path of the version after the switch.
+        low_level: the runtimes to wrap, preferred first; not empty.
         config_text: the text of config.toml; None for a version that serves CDI only.
         in_place: the programs are the host's own and are not copied. Links lead to them, so that an update by
             the host's package manager changes nothing of ours.
@@ -123,16 +123,19 @@ def list_payload(
 def version_of(files: Iterable[PayloadFile]) -> str:
     """Return the name of the version with these ``files``: equal names, equal trees.
 
-    ``files`` must have config.toml as it was rendered: an administrator's edits stay inside a version and do
+    ``files`` must have the rendered config.toml: an administrator's edits stay inside a version and do
     not make a new version.
     """
     # 16 hex digits distinguish the few versions on one node. A copy is checked by its full digest.
-    rows = json.dumps(sorted((str(file.path), *_identify(file)) for file in files))
+    identities = []
+    for file in files:
+        identities.append((str(file.path), *_identify(file)))
+    rows = json.dumps(sorted(identities))
     return hashlib.sha256(rows.encode()).hexdigest()[:16]
 
 
 def _identify(file: PayloadFile) -> tuple[str, int, str]:
-    """Return the kind of a file, its mode, and its digest or link target."""
+    """Return the kind, the mode, and the digest or link target of a file."""
     match file:
         case Copy(_, _, _, digest, mode):
             return "file", mode, digest
@@ -169,7 +172,7 @@ def _ship_program(
 
 
 def _ship_library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile]:
-    """Return a library under its own name, with the link by which programs find it."""
+    """Return a library under the library's own name, with the link for programs."""
     soname = artifact.name
     mode = artifact.mode & 0o755 | 0o444
     taken = {str(path) for path in PROGRAMS}
@@ -194,7 +197,7 @@ def wrapper_script(
     fallback: str | None = None,
     module: PurePosixPath = NVIDIA_MODULE,
 ) -> str:
-    """Return the script installed as ``name``: it becomes ``name``.real with ``variables`` set.
+    """Return the script installed as ``name``: the script starts ``name``.real with ``variables`` set.
 
     The script uses POSIX sh only, because a node's /bin/sh may be dash, busybox ash or bash. No line of the
     script depends on the working directory: an engine may start a runtime in a bundle that is already gone.
@@ -240,7 +243,7 @@ _MACHINES: Final = {"x86_64": 62, "aarch64": 183}
 
 
 def search_paths(name: str) -> tuple[PurePosixPath, ...]:
-    """Return where a source may hold the required ``name``, relative to its root, preferred first."""
+    """Return the possible paths of the required ``name`` below a source's root, preferred first."""
     directories = _LIBRARY_DIRS if name in LIBRARIES else EXECUTABLE_DIRS
     return tuple(PurePosixPath(directory, name) for directory in directories)
 
@@ -276,7 +279,7 @@ def _refuse(problem: str, *remedy: str | Option) -> InstallerError:
 
 
 def _check_artifact(artifact: Artifact, facts: PayloadFacts) -> Iterator[InstallerError]:
-    """Yield why the node cannot run a file, be it an ELF program or a script."""
+    """Yield the reasons why the node cannot run a file, an ELF program or a script."""
     if artifact.interpreter is not None and artifact.name not in LIBRARIES:
         if artifact.interpreter in facts.absent_interpreters:
             script = f"is a script for {artifact.interpreter}, which the host lacks"
@@ -312,7 +315,7 @@ Manifest: TypeAlias = Mapping[str, str]
 
 
 def make_manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
-    """Return the manifest of a version, without config.toml, which administrators edit."""
+    """Return the manifest of a version, without config.toml, a file for administrators to edit."""
     manifest = {}
     for file in files:
         if file.path == CONFIG:
@@ -324,16 +327,19 @@ def make_manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
 
 
 def list_programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
-    """Return the host's programs to which a version has links; empty for a version with copies."""
+    """Return the host's programs behind the links of a version; empty for a version with copies."""
     absolute_link = f"{LINK}/"
-    links = [identity for identity in wanted.values() if identity.startswith(absolute_link)]
-    return tuple(PurePosixPath(identity.removeprefix(LINK)) for identity in links)
+    programs = []
+    for identity in wanted.values():
+        if identity.startswith(absolute_link):
+            programs.append(PurePosixPath(identity.removeprefix(LINK)))
+    return tuple(programs)
 
 
 def list_damage(
     wanted: Manifest, found: Mapping[PurePosixPath, Entry], digests: Mapping[PurePosixPath, str] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield each damaged path of a version with its flaw; content is compared only with ``digests``."""
+    """Yield each damaged path of a version with the flaw; content is compared only with ``digests``."""
     for name, identity in wanted.items():
         path = PurePosixPath(name)
         there = found.get(path)
@@ -405,5 +411,6 @@ def advise(version: Version | None) -> tuple[str, ...]:
     if not holes:
         return ()
     text = ".".join(map(str, version))
-    safe = ".".join(map(str, max(fixed for fixed, _ in FIXED_IN)))
+    fixed_versions = [fixed for fixed, _ in FIXED_IN]
+    safe = ".".join(map(str, max(fixed_versions)))
     return (f"the toolkit {text} has known holes ({', '.join(holes)}): install {safe} or later",)

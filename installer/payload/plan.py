@@ -40,9 +40,9 @@ ROOM_FOR: Final = 2  # payloads: the version in place and its successor
 
 
 def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cdi: bool = False) -> Part:
-    """Return the part of the plan that installs the payload; no steps if it is installed and undamaged.
+    """Plan the install of the payload; no steps for an installed, undamaged payload.
 
-    ``low_level`` are the runtimes that ours may wrap, preferred first. ``by_cdi`` leaves out config.toml, the
+    ``low_level`` are the runtimes to wrap, preferred first. ``by_cdi`` leaves out config.toml, the
     wrappers and the libraries.
     """
     found = require(facts.payload)
@@ -93,7 +93,7 @@ def _render(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
 
 
 def _find_current(link: str | None) -> str | None:
-    """Return the name of our version to which the toolkit's link leads; None if it leads elsewhere."""
+    """Return the name of our version behind the toolkit's link; None if the link leads elsewhere."""
     if link is None or not link.startswith(VERSIONS):
         return None
     # An administrator's copy beside our versions, or a path through one of them, is no version of ours.
@@ -113,7 +113,7 @@ def _with_config(files: tuple[PayloadFile, ...], config: str) -> tuple[PayloadFi
 
 
 def _why_switch(facts: Facts, link: str | None) -> str:
-    """Return the reason to switch the toolkit's link, whose target is ``link`` now."""
+    """Return the reason to switch the toolkit's link from the present target, ``link``."""
     # An installer that has only begun has a directory without programs, so ``theirs`` is not set yet.
     if facts.toolkit.theirs or link is None:
         return THEIRS
@@ -123,7 +123,7 @@ def _why_switch(facts: Facts, link: str | None) -> str:
 
 
 def _list_used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
-    """Yield a note for each directory of the host whose programs are used in place."""
+    """Note each directory of the host with programs used in place."""
     programs = list_programs_in_place(make_manifest(files))
     for directory in dict.fromkeys(path.parent for path in programs):
         yield f"the toolkit in {directory} is used in place: nothing of it is copied, changed or removed"
@@ -132,7 +132,7 @@ def _list_used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
 def _find_flaws(
     facts: Facts, files: tuple[PayloadFile, ...], version: str, current: str | None
 ) -> tuple[tuple[str, ...], str]:
-    """Return a note for each damaged file of ``version``, and why it must be installed; "" if it need not."""
+    """Note each damaged file of ``version``; return also the reason to install the version, or ""."""
     if current != version:
         # The files of other versions are not read: installing them again costs less than verifying them.
         return (), "it is not in place"
@@ -167,9 +167,9 @@ def _make_row(
 
 
 def sweep(facts: Facts, installed: Part) -> Part:
-    """Return the part that removes superseded versions after the engines are proven.
+    """Plan the removal of superseded versions after the engines are proven.
 
-    The installed version and its predecessor stay.
+    The installed version and the former version stay.
     """
     row = installed.rows.toolkit
     if installed.obstacles or row is None:
@@ -197,10 +197,10 @@ def _carry_edits_over(
 
 
 def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> Part:
-    """Return the part that removes the payload.
+    """Plan the removal of the payload.
 
-    The payload stays while something outside needs it: ``needed`` has an error for each such reference. For
-    running containers ``--in-use force`` leaves links to the low-level runtime in its place.
+    The payload stays while something outside needs it: ``needed`` has an error for each reference. For
+    running containers ``--in-use force`` leaves links to the low-level runtime instead.
     """
     row = facts.record.toolkit
     if needed:
@@ -226,7 +226,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
 
 
 def _restore_name(facts: Facts) -> Iterator[Step]:
-    """Yield the steps that restore the former link or directory at the toolkit's name."""
+    """Restore the former link or directory at the toolkit's name."""
     row = facts.record.toolkit
     link = find_link(facts)
     if row is not None and link is not None and link.startswith(VERSIONS):
@@ -243,13 +243,13 @@ def _restore_name(facts: Facts) -> Iterator[Step]:
 
 
 def _remove_superseded(facts: Facts) -> Iterator[Step]:
-    """Yield the step that removes the saved former directory if another installer has made a newer one."""
+    """Remove the saved former directory if another installer has made a newer directory."""
     if facts.toolkit.superseded and find_link(facts) is None:
         yield SwitchToolkit(None, None)
 
 
 def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
-    """Return the part that links a low-level runtime to the names by which containers were started."""
+    """Plan links from the names of the running containers' runtimes to a low-level runtime."""
     if toolkit.version == STAND_IN:
         return Part(ID, rows=Record(toolkit=toolkit))
     if facts.containers.low_level is None:
@@ -276,7 +276,7 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
 
 
 def find_link(facts: Facts) -> str | None:
-    """Return the target of the toolkit's link; "" if nothing is at its name, None for a file or directory."""
+    """Return the target of the toolkit's link; "" for nothing at the path, None for a file or directory."""
     if facts.toolkit.kind is Kind.ABSENT:
         return ""
     if facts.toolkit.kind is Kind.LINK:
