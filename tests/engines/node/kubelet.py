@@ -1,8 +1,11 @@
 """A pod of deploy/ on a node, as the kubelet would have the engine run it: all of it is the manifest's own."""
 
+import ctypes
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from subprocess import CompletedProcess
 
 from tests.deploy.rendered import Manifest, kustomized, pod_of
@@ -14,7 +17,10 @@ from tests.support.waiting import until
 TAG = VERSION
 POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
 LOGS = "run/podlogs"
+NODE_NAME = "gpu-node-1"  # what a manifest takes from spec.nodeName
+ACCOUNT = "var/lib/account"  # on the node: the kubelet's token of the pod
 POD_LOGS = "var/log/pods"
+CLONE_NEWNET = 0x40000000  # linux/sched.h
 SUFFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
@@ -40,7 +46,7 @@ def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> "Ru
         args=tuple(container["args"]),
         image=f"localhost/{container['image'].partition(':')[0]}:{tag}",
         mounts=tuple(mounts),
-        env={each["name"]: each["value"] for each in container["env"]} | {"HOSTNAME": name},
+        env={each["name"]: each.get("value", NODE_NAME) for each in container["env"]} | {"HOSTNAME": name},
         log=f"{name}.log",
         memory_limit=int(limit[:-2]) * SUFFIXES[limit[-2:]],
         read_only_root=security["readOnlyRootFilesystem"],
@@ -135,6 +141,35 @@ def daemon_set(policy: str, **more: str) -> Manifest:
     env = [{**each, "value": policy} if each["name"] == POLICY else each for each in container["env"]]
     env += [{"name": f"TOOLKIT_INSTALLER_{name}", "value": value} for name, value in more.items()]
     return {**pod, "containers": [{**container, "env": env}]}
+
+
+def network_of(node: Node) -> AbstractContextManager[None]:
+    """Let this thread make sockets in the network of a node during the block."""
+    return _entered(Path(f"/proc/{node.leader}/ns/net"))
+
+
+@contextmanager
+def _entered(network: Path) -> Iterator[None]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/proc/thread-self/ns/net").open() as own, network.open() as other:
+        assert libc.setns(other.fileno(), CLONE_NEWNET) == 0
+        try:
+            yield
+        finally:
+            assert libc.setns(own.fileno(), CLONE_NEWNET) == 0
+
+
+def with_api(pod: Manifest, port: int) -> Manifest:
+    """Return a pod of components/auto as the kubelet runs it: with the API's address and the token's directory."""
+    (container,) = pod["containers"]
+    assert pod["automountServiceAccountToken"] is True
+    host, number = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
+    env = [*container["env"], {"name": host, "value": "127.0.0.1"}, {"name": number, "value": str(port)}]
+    mount = {"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+    mounts = [*container["volumeMounts"], mount]
+    token = {"name": "token", "hostPath": {"path": f"/{ACCOUNT}"}}
+    containers = [{**container, "env": env, "volumeMounts": mounts}]
+    return {**pod, "containers": containers, "volumes": [*pod["volumes"], token]}
 
 
 def probe(pod: Running, manifest: Manifest, kind: str) -> int:

@@ -1,22 +1,44 @@
 """The built image as the DaemonSet's pod, on nodes whose engine it reconfigures from inside."""
 
+import json
+import shutil
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from tests.deploy.rendered import kustomized, pod_of
+from tests.deploy.rendered import Layer, Manifest, kustomized, pod_of
 from tests.documents import starting
 from tests.engines.by_cdi import GPU, TELLS, Client, answers, driver
 from tests.engines.cri import Container
 from tests.engines.live import run_through_us, start
 from tests.engines.node.conftest import load
-from tests.engines.node.kubelet import TAG, announce, apply, begin, daemon_set, forget, on_disk, probe
+from tests.engines.node.kubelet import (
+    ACCOUNT,
+    TAG,
+    announce,
+    apply,
+    begin,
+    daemon_set,
+    forget,
+    network_of,
+    on_disk,
+    probe,
+    with_api,
+)
 from tests.engines.nodes import OURS, Node
 from tests.engines.told import served, snapshot, starts
+from tests.fleet.api_server import TOKEN, ApiServer, serving
+from tests.support.entry import PROJECT
 from tests.support.waiting import until
 
 NEXT = "next"
+HOME = "/usr/local/nvidia/.toolkit-installer"
+GRACE_OF_THE_OPERATOR_S = 30
 IMAGE = "node-toolkit-installer"
 UPPER = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
 UNIT = "toolkit-installer-undo"
@@ -94,6 +116,77 @@ def test_with_the_policy_keep_an_update_restarts_nothing(containerd_with_images:
     uninstall = begin(node, "uninstall", pod_of(kustomized("uninstall")), NEXT)
     assert uninstall.delete() == 0
     assert (snapshot(node), served(node)) == (files, before)
+
+
+@contextmanager
+def _cluster(node: Node) -> Iterator[tuple[ApiServer, int]]:
+    """Serve the node an API with its DaemonSet and its Node, as a real server answered."""
+    server = ApiServer()
+    recorded = json.loads((PROJECT / "tests/fleet/stops.json").read_text())
+    daemon_set = recorded["DaemonSet"]
+    daemon_set["metadata"]["name"] = "node-toolkit-installer"
+    server.put("daemonsets", daemon_set)
+    server.put("nodes", recorded["Node"])
+    server.users = {TOKEN: "admin"}  # the rights by name are tested without a node
+    account = node.root / ACCOUNT
+    account.mkdir()
+    with ExitStack() as stack:
+        with network_of(node):
+            api = stack.enter_context(serving(server, account))
+        yield server, api.port
+    shutil.rmtree(account)
+
+
+def _by_auto(port: int, layer: Layer) -> Manifest:
+    return with_api(pod_of(layer("overlays/auto", "components/auto")), port)
+
+
+@pytest.mark.any_version
+def test_with_the_policy_auto_an_update_restarts_nothing_and_a_removal_undoes_everything(
+    containerd_with_images: Node, tmp_path: Path
+) -> None:
+    node = containerd_with_images
+    files, before, count = snapshot(node), served(node), starts(node)
+    with _cluster(node) as (server, port):
+        manifest = _by_auto(port, Layer(tmp_path))
+        pod = begin(node, "toolkit", manifest)
+        until(lambda: "waiting for a signal" in pod.log(), pod.log)
+        installed = on_disk(snapshot(node, times=True))
+
+        assert pod.delete() == 0  # for an update
+        assert "a pod of the DaemonSet will run on this node again" in pod.log()
+        kept = on_disk(snapshot(node, times=True))
+        assert {path for path in installed if kept.get(path) != installed[path]} <= {HOME}
+        pod = begin(node, "toolkit-next", manifest, NEXT)
+        assert payload(node) == "2.0.0"
+        assert starts(node) == count + 1, "the update restarted nothing"
+        run_through_us(node)
+
+        server.delete("daemonsets", "node-toolkit-installer")
+        assert pod.delete() == 0
+        assert "undo decided" in pod.log()
+        assert starts(node) == count + 2
+        assert served(node) == before
+    assert snapshot(node) == files
+
+
+@pytest.mark.any_version
+@pytest.mark.night
+def test_with_the_policy_auto_and_without_an_answer_everything_is_undone(
+    containerd_with_images: Node, tmp_path: Path
+) -> None:
+    node = containerd_with_images
+    files, before = snapshot(node), served(node)
+    with _cluster(node) as (server, port):
+        pod = begin(node, "toolkit", _by_auto(port, Layer(tmp_path)))
+        server.swallows.add("get")
+
+        began = time.monotonic()
+        assert pod.delete() == 0
+        assert time.monotonic() - began < GRACE_OF_THE_OPERATOR_S
+        assert "the Kubernetes API does not answer" in pod.log()
+        assert served(node) == before
+    assert snapshot(node) == files
 
 
 @pytest.mark.any_version
