@@ -93,7 +93,7 @@ def test_helm_is_told_templates_and_values_that_the_chart_has(command: Command) 
 def test_what_the_commands_name_is_in_the_manifests() -> None:
     words = {word for each in commands() for word in each.text.split()}
     chart = charted("uninstallNode=gpu-node-7", "planNode=gpu-node-7")
-    manifests = by_name([*kustomized("base"), *kustomized("namespace"), *chart])
+    manifests = by_name([*kustomized("base"), *kustomized("namespace"), *kustomized("plan-all"), *chart])
     known = {f"{kind.lower()}/{name}" for kind, name in manifests} | {"pod/gpu-test"}
 
     named = {word for word in words if re.fullmatch(r"(daemonset|job|pod)/[\w-]+", word)}

@@ -38,7 +38,8 @@ SOME: Final = {
 UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
     "install": flags.OF_RUN | {"in_use", "adopt"},
-    "plan": flags.GROUPS[flags.CLUSTER] | {"on_exit", "in_use", "drift", "adopt", "pid_file"},
+    "plan": (flags.GROUPS[flags.CLUSTER] - {"node_name"})
+    | {"on_exit", "in_use", "drift", "adopt", "pid_file"},
     "uninstall": (
         flags.OF_RUN | (flags.GROUPS[flags.ENGINE] - {"runtime"}) | flags.GROUPS[flags.TOOLKIT] | {"retry"}
     ),
@@ -245,10 +246,15 @@ def uninstall(options: Options) -> Exit:
 @_verb
 @_json
 @click.option("--show-secrets", is_flag=True, envvar=flags.SHOW_SECRETS, help=SECRETS)
-def plan(options: Options, *, as_json: bool, show_secrets: bool) -> Exit:
+@click.option("--summary", is_flag=True, help="End with one line: the node, and what install would do.")
+def plan(options: Options, *, as_json: bool, show_secrets: bool, summary: bool) -> Exit:
     """Print what install would change, and change nothing. Exits 10 if something would change."""
     from installer.cli import output
 
+    if as_json and summary:
+        raise click.UsageError("Give --json or --summary, not both.")
+    if summary:
+        return output.show_plan_and_summary(options, show_secrets=show_secrets)
     return output.show_plan(options, show_secrets=show_secrets, as_json=as_json)
 
 

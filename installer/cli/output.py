@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from installer.change.ledger import read_record
 from installer.change.observe import observe_install
 from installer.change.plan import NODE, Plan, plan_install
+from installer.cli.log import say_failed
 from installer.config_text.masked import mask
 from installer.engines.config_edits import syntax_of, text_of
 from installer.engines.dry_run import Trials
@@ -23,7 +24,7 @@ from installer.lifecycle.installation_report import Line
 from installer.model.facts import Record
 from installer.model.files import File, dumps, says
 from installer.model.options import Options
-from installer.model.steps import Part, WriteConfig, describe
+from installer.model.steps import Part, Reload, WriteConfig, describe
 
 Diffs: TypeAlias = Sequence[tuple[PurePosixPath, list[str]]]
 COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
@@ -67,6 +68,44 @@ class PlanDocument(Struct, frozen=True):
 
 def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     """Print the plan of ``install``, secrets masked as by ``diff``; nothing is locked or written."""
+    plan, changes = _show(options, show_secrets=show_secrets, as_json=as_json)
+    return _conclude(plan, changes=changes)
+
+
+def show_plan_and_summary(options: Options, *, show_secrets: bool) -> Exit:
+    """Print the plan of ``install``, and end with one line, which a list of all nodes is made of."""
+    try:
+        plan, changes = _show(options, show_secrets=show_secrets, as_json=False)
+        code = _conclude(plan, changes=changes)
+        summary = summarize(plan, changes=changes)
+    except InstallerError as error:
+        say_failed(error)
+        code = error.exit
+        summary = f"refused: {error}"
+    one_line = " ".join(summary.split())
+    click.echo(f"{options.node_name or 'this node'}: {one_line}")
+    return code
+
+
+def summarize(plan: Plan, *, changes: bool) -> str:
+    """Return in a few words what ``install`` would do, the same words for nodes with the same outcome."""
+    if plan.obstacles:
+        return f"refused: {plan.obstacles[0]}"
+    if not changes:
+        return "nothing to do"
+    acts: list[str] = []
+    files = {step.path for step in plan.steps if isinstance(step, WriteConfig)}
+    if files:
+        acts.append(f"edit {len(files)} {'file' if len(files) == 1 else 'files'}")
+    acts += [step.spec.describe_reload() for step in plan.steps if isinstance(step, Reload)]
+    if not acts:
+        acts.append("change files of the toolkit alone")
+    acts += [f"leave the restart of {name} for later" for name in plan.pending]
+    return f"would {' and '.join(acts)}"
+
+
+def _show(options: Options, *, show_secrets: bool, as_json: bool) -> tuple[Plan, bool]:
+    """Print the plan; return the plan, and whether ``install`` would change anything."""
     host = Host.under(options.host_root, options.mounts)
     ledger = read_record(host, options.layout)
     record = ledger or Record()
@@ -98,7 +137,11 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     else:
         for line in lines_of(plan, diffs):
             click.echo(line)
+    return plan, changes
 
+
+def _conclude(plan: Plan, *, changes: bool) -> Exit:
+    """Return the exit code for a plan that was printed; raise the error of a refused part."""
     refused = next((part for part in plan.parts if part.refused), None)
     if refused is not None:
         raise refused.obstacles[0]  # the changes of an install are not known

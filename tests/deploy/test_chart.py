@@ -81,6 +81,7 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
         ("planNode=A", "planNode"),
         ("metricsListen=9400", "metricsListen"),
         ("podMonitor=true", "podMonitor needs metricsListen"),
+        ("planAll=yes", "planAll"),
         ("mode=csi", "mode"),
         ("turns.maxRestarting=2", "turns.maxRestarting needs onExit: auto, or keep"),
         ("turns.maxRestarting=-1", "maxRestarting"),

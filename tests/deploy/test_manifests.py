@@ -37,7 +37,7 @@ DOCUMENT = (PROJECT / "docs/deploy.md").read_text()
 JOBS = {"plan-node": "planNode", "uninstall-node": "uninstallNode"}
 DIRECTORIES = (
     *(f"overlays/{name}" for name in OVERLAYS),
-    *("base", "namespace", "plan-node", "uninstall", "uninstall-node"),
+    *("base", "namespace", "plan-all", "plan-node", "uninstall", "uninstall-node"),
 )
 HELMS = {
     "app.kubernetes.io/instance": RELEASE,
@@ -103,6 +103,11 @@ OF_THE_JOB = {
             for name in OVERLAYS
         ),
         ("uninstall", ("uninstall=true", "runtimeClasses=false")),
+        ("plan-all", ("planAll=true",)),
+        *(
+            (f"overlays/auto {each} plan-all", ("planAll=true", *settings))
+            for each, settings in OF_THE_JOB.items()
+        ),
         ("base apparmor-annotation", (OLD,)),
         *((job, (f"{value}=name-of-the-node",)) for job, value in JOBS.items()),
         *((f"{job} apparmor-annotation", (f"{value}=name-of-the-node", OLD)) for job, value in JOBS.items()),
@@ -206,7 +211,7 @@ def test_the_image_is_named_in_one_place(layer: Layer) -> None:
 
     images = {
         container_of(layer(directory))["image"]
-        for directory in ("overlays/auto", "plan-node", "uninstall", "uninstall-node")
+        for directory in ("overlays/auto", "plan-all", "plan-node", "uninstall", "uninstall-node")
     }
 
     assert images == {"registry.example.com/mine:7"}
@@ -354,6 +359,26 @@ def test_pods_that_ask_nothing_get_no_token_and_no_right(settings: tuple[str, ..
     assert not [each["kind"] for each in manifests if "Role" in each["kind"]]
 
 
+@pytest.mark.parametrize("settings", [("planAll=true",), ("planAll=true", "openshift=true", "onExit=auto")])
+def test_a_plan_of_all_nodes_brings_nothing_that_installs(settings: tuple[str, ...]) -> None:
+    told = _of_chart(*settings)
+
+    assert ("DaemonSet", f"{NAMESPACE}-plan") in told
+    assert {kind for kind, _ in told} <= {"DaemonSet", "ServiceAccount", "SecurityContextConstraints"}
+    assert told["DaemonSet", f"{NAMESPACE}-plan"]["spec"]["selector"] != {
+        "matchLabels": {"app.kubernetes.io/name": NAMESPACE}
+    }
+
+
+def test_openshift_admits_the_plan_of_all_nodes(layer: Layer) -> None:
+    components = ("components/plan-all", "components/openshift")
+    pod = by_name(layer("overlays/auto", *components))["DaemonSet", f"{NAMESPACE}-plan"]["spec"]["template"][
+        "spec"
+    ]
+
+    assert pod["serviceAccountName"] == NAMESPACE
+
+
 def test_the_pod_that_removes_the_taint_is_not_kept_away_by_it_and_ready_while_it_may_watch(
     layer: Layer,
 ) -> None:
@@ -398,7 +423,7 @@ def _made(name: str) -> list[Manifest]:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", ["base", "uninstall", "chart"])
+@pytest.mark.parametrize("name", ["base", "plan-all", "uninstall", "chart"])
 def test_every_variable_in_it_is_one_of_ours(name: str) -> None:
     known = {*re.findall(rf"{PREFIX}\w+", (PROJECT / "docs/reference.md").read_text())}
 
@@ -425,8 +450,14 @@ def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("base", "plan-node", "uninstall", "uninstall-node"),
-        *("chart", "chart mode=cdi", f"chart mode=nri {NRI_ALLOW}", "chart onExit=keep"),
+        *("base", "plan-all", "plan-node", "uninstall", "uninstall-node"),
+        *(
+            "chart planAll=true",
+            "chart",
+            "chart mode=cdi",
+            f"chart mode=nri {NRI_ALLOW}",
+            "chart onExit=keep",
+        ),
     ],
 )
 def test_nothing_is_asked_for_that_is_not_needed(name: str) -> None:
@@ -446,7 +477,7 @@ def test_nothing_is_asked_for_that_is_not_needed(name: str) -> None:
 def test_what_the_uninstall_may_do_is_what_the_daemon_set_may_do() -> None:
     ours = container_of(kustomized("base"))
 
-    for directory in ("plan-node", "uninstall", "uninstall-node"):
+    for directory in ("plan-all", "plan-node", "uninstall", "uninstall-node"):
         theirs = container_of(kustomized(directory))
         for right in ("securityContext", "volumeMounts", "terminationMessagePolicy"):
             assert theirs[right] == ours[right]

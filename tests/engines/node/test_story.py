@@ -19,6 +19,7 @@ from tests.engines.live import run_through_us, start
 from tests.engines.node.conftest import load
 from tests.engines.node.kubelet import (
     ACCOUNT,
+    NODE_NAME,
     TAG,
     announce,
     apply,
@@ -236,6 +237,17 @@ def _plans(node: Node) -> None:
     assert code == 0, said
     assert "toolkit/nvidia-container-runtime.cdi" in said
     assert "* restart containerd" in said
+    assert (snapshot(node, times=True), node.pid_of()) == (files, engine)
+    _plans_of_all(node)
+
+
+def _plans_of_all(node: Node) -> None:
+    """Have the DaemonSet that only plans stay ready on a node, which is not changed by it."""
+    files, engine = snapshot(node, times=True), node.pid_of()
+    pod = begin(node, "plan-all", pod_of(kustomized("plan-all")))
+    lines = pod.log().splitlines()
+    assert lines[-1].endswith(f"{NODE_NAME}: would edit 1 file and restart containerd"), pod.log()
+    pod.delete()
     assert (snapshot(node, times=True), node.pid_of()) == (files, engine)
 
 

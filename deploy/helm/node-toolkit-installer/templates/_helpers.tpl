@@ -47,12 +47,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* Whether a stopped pod asks whether another one comes. */}}
 {{- define "toolkit.asksAtExit" -}}
-{{- if and (eq .Values.onExit "auto") (not .Values.uninstall) -}}yes{{- end -}}
+{{- if and (eq .Values.onExit "auto") (not .Values.uninstall) (not .Values.planAll) -}}yes{{- end -}}
 {{- end }}
 
 {{/* Whether nodes restart their engines by turns. */}}
 {{- define "toolkit.turns" -}}
-{{- if and (.Values.turns).maxRestarting (not .Values.uninstall) -}}yes{{- end -}}
+{{- if and (.Values.turns).maxRestarting (not .Values.uninstall) (not .Values.planAll) -}}yes{{- end -}}
 {{- end }}
 
 {{/* By CDI alone no engine has a runtime of ours. */}}

@@ -22,6 +22,9 @@
 {{- end }}
 {{- end }}
 {{- if .Release.IsUpgrade }}
+{{- if .Values.planAll }}
+{{- fail "planAll would delete the DaemonSet that installs, in an upgrade: use it with helm install before the first install, or with helm template" }}
+{{- end }}
 {{- range $value := list "planNode" "uninstallNode" }}
 {{- if get $.Values $value }}
 {{- printf "%s is for helm template alone: a Job of a release cannot be changed; leave it out of an upgrade" $value | fail }}
