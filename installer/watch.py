@@ -16,12 +16,12 @@ if TYPE_CHECKING:  # typing is not loaded to wait
 
     Place: TypeAlias = tuple[str, str]  # a kind and a path
 
-MANY = 512  # names in one directory
+MANY = 512  # names in a directory
 PROC = "/proc/"
 # Kinds of watched places.
 PATH = "path"  # a file, a directory or a link
 DIRECTORY = "directory"  # all files of a directory
-NAMES = "names"  # all files whose paths have this beginning
+NAMES = "names"  # all files with paths of this beginning
 EXISTENCE = "existence"  # a path that must exist
 FILE_SYSTEM = "file system"  # a path whose file system must stay mounted as it is, with room in it
 METRICS = "metrics"  # the sidecar that runs from the beginning of ``run``
@@ -145,7 +145,7 @@ def _look_at_names(beginning: str) -> list[int]:
     names = [name for name in _names(directory or "/") if name.startswith(start)]
     numbers: list[int] = []
     for name in names[:MANY]:
-        identity = _stat(f"{directory}/{name}")[:3]  # the times of a device are those of its use
+        identity = _stat(f"{directory}/{name}")[:3]  # the times of a device are the times of its use
         numbers += identity
     return numbers
 

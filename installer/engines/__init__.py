@@ -1,4 +1,4 @@
-"""The engines: each is a class in its own file, and a line of the table here.
+"""The engines: each engine is a class in its own file, and a line of the table here.
 
 Imports host, model and config_text. Begin with observe.py, then dry_run.py and restart.py.
 """
@@ -20,7 +20,7 @@ ENGINES: Final = {engine.name: engine for engine in ALL}
 
 
 def list_generating(process: str, config: PurePosixPath, socket: PurePosixPath) -> tuple[str, ...]:
-    """List the engines that generate their config, by their marks in ``config`` or ``socket``."""
+    """List the engines with a generated config and with a mark in ``config`` or ``socket``."""
     names = []
     for engine in ALL:
         if engine.process != process:

@@ -100,7 +100,7 @@ class Undone(Struct, frozen=True):
     """A text without our keys, and the edits impossible to undo."""
 
     text: str = ""
-    overruled: tuple[Edit, ...] = ()  # edits whose keys were changed since: these keys stay
+    overruled: tuple[Edit, ...] = ()  # edits with keys changed since: these keys stay
     emptied: tuple[Key, ...] = ()  # settings of others in a runtime of ours, removed with the runtime
     # Runtimes edited to start another program, with that program: these runtimes stay as they are.
     taken: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class ConfigChange(Struct, frozen=True):
     step: WriteConfig | None  # None if the file is as wanted
     row: ConfigRow | None  # None if nothing in the file is ours
     original: File | None  # the file without us; None if it is saved already
-    taken_back: bool = False  # keys of an earlier run are removed, besides those that an engine reports
+    taken_back: bool = False  # keys of an earlier run are removed, besides keys reported by an engine
     adds: bool = False  # all keys of an earlier run stay, perhaps with others
 
 

@@ -26,7 +26,7 @@ STATE: Final = "where each container has its state"
 DATA: Final = "where the files of containers are"
 # containerd's plugin "opt" adds this directory to the PATH of containerd.
 OPT: Final = PurePosixPath("/opt/containerd/bin")
-# By ID in os-release: systems whose root is an image and whose engines' configs are made of their settings.
+# By ID in os-release: systems with an image as root, and with engines' configs made of their settings.
 IMAGES: Final = {
     "talos": (
         "on Talos the toolkit is a system extension, and runtimes come from the machine config",

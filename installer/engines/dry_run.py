@@ -232,7 +232,7 @@ def _choose_start(engine: EngineState) -> Started | None:
     later = engine.next_start
     if start is None or later is None or not engine.spec.is_restarted:
         return start
-    # systemd may add variables to those of the unit.
+    # systemd may add variables to the unit's variables.
     return replace(later, environment={**start.environment, **later.environment})
 
 

@@ -15,7 +15,7 @@ from installer.model.engine import Answer, EngineState
 if TYPE_CHECKING:
     from installer.engines.trial_containers import Tools
 
-RunScript: TypeAlias = Callable[[str], str]  # runs a script in a container, returns what the script printed
+RunScript: TypeAlias = Callable[[str], str]  # runs a script in a container, returns the script's output
 
 
 class NotServedError(InstallerError):
@@ -29,7 +29,7 @@ class NotServedError(InstallerError):
 
 
 class KeptContainer(Struct, frozen=True):
-    """A container kept by its engine after its end, with the runtime of its creation, also a default."""
+    """A container kept by the engine after the end, with the runtime of the creation, also a default."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class KeptContainer(Struct, frozen=True):
 
 
 class EngineApi(ABC):
-    """The protocol of an engine's socket. Each call has a deadline of its own.
+    """The protocol of an engine's socket. Each call has its own deadline.
 
     All calls raise InstallerError if the engine does not answer, or answers something unexpected.
     """
@@ -48,11 +48,11 @@ class EngineApi(ABC):
 
     @abstractmethod
     def ask(self, socket: Path, *, timeout_s: float) -> Answer:
-        """Ask an engine for its config in force and its version.
+        """Ask an engine for the config in force and the version.
 
         Raises:
             NotServedError: another program answers.
-            InstallerError: the engine gives no answer; the code "cri-disabled" or "cri-failed" tells why.
+            InstallerError: the engine gives no answer; the code may be "cri-disabled" or "cri-failed".
         """
 
     def list_pods(self, socket: Path, *, timeout_s: float) -> tuple[str, ...]:  # noqa: ARG002 - by default none
@@ -79,7 +79,7 @@ class EngineApi(ABC):
     def count_reloads(self, socket: Path, since_s: float, *, timeout_s: float) -> int:  # noqa: ARG002 - by default none
         """Count the reloads completed by an engine since a moment of the wall clock.
 
-        An engine that reads its config on a signal has to report the reload: nothing else proves the reload.
+        An engine reloaded by a signal has to report the reload: nothing else proves the reload.
         """
         return 0
 
@@ -90,7 +90,7 @@ class EngineApi(ABC):
         words: Sequence[str],  # noqa: ARG002
         config: PurePosixPath,  # noqa: ARG002
     ) -> str:
-        """Explain why a running engine would not start again with its present config; "" for no reason.
+        """Explain why a running engine would not start again with the present config; "" for no reason.
 
         For an engine whose stop may end containers: the engine stops along with another engine's unit.
 
@@ -113,7 +113,7 @@ class EngineApi(ABC):
         *,
         timeout_s: float,
     ) -> AbstractContextManager[tuple[str, RunScript]]:
-        """Run a container of a new name for the block; yield its id, and a function that runs scripts."""
+        """Run a container of a new name for the block; yield the id, and a function that runs scripts."""
 
     @abstractmethod
     def remove_container(self, socket: Path, name: str, *, timeout_s: float) -> list[str]:

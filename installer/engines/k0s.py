@@ -122,7 +122,7 @@ def _merge_drop_ins(
 
 
 class K0s(Containerd):
-    """k0s watches drop-ins, generates the config of its containerd from them, and restarts containerd."""
+    """k0s watches drop-ins, generates the config of containerd from them, and restarts containerd."""
 
     __slots__ = ()
 

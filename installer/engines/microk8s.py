@@ -43,7 +43,8 @@ USUAL: Final = {
     "SNAP_DATA": "/var/snap/microk8s/current",
 }
 ALWAYS: Final = {"RUNTIME": effective.BUILT_IN}
-SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, its name, after it
+# A text with a single variable has three parts: before the variable, the variable's name, after the variable.
+SPLIT_BY_ONE: Final = 3
 VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
 
@@ -77,7 +78,7 @@ def _propose(
 
 
 def _render(state: EngineState, configs: Configs) -> Configs:
-    """Replace the template by the config that MicroK8s would render from the template."""
+    """Replace the template by its rendered config, as MicroK8s would render the template."""
     path = state.config
     text = _render_template(state, configs.texts)
     tree = parse(text, Syntax.TOML, name=str(path))
@@ -85,7 +86,7 @@ def _render(state: EngineState, configs: Configs) -> Configs:
 
 
 def _render_template(state: EngineState, texts: Mapping[PurePosixPath, str]) -> str:
-    """Render the template to the config that MicroK8s would generate."""
+    """Render the template as MicroK8s would at its next start."""
     template = texts.get(state.config, "")
     tree = parse(template, Syntax.TOML, name=str(state.config))
     return _fill(template, _guess_values(tree, _read_rendered(state)))
@@ -118,7 +119,7 @@ def _guess_values(template: Tree, rendered: str) -> Mapping[str, str]:
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
-    """Fill a text with the values of its variables."""
+    """Replace the variables in a text by their values."""
 
     def value_of_variable(variable: re.Match[str]) -> str:
         return values[variable[1]]
@@ -188,6 +189,6 @@ class MicroK8s(Containerd):
         return effective.predict(state, _render(state, configs))
 
     def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-        """Describe the dry run by containerd with the config that MicroK8s would generate."""
+        """Describe the dry run by containerd with the rendered template."""
         rendered = _render_template(state, texts)
         return effective.describe_dry_run(state, {**texts, state.config: rendered})

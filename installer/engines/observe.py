@@ -220,7 +220,7 @@ def _ask_crashed(host: Host, sought: EngineState, options: Options, crash_s: flo
 def with_process(host: Host, engine: EngineState, places: Places) -> tuple[EngineState, systemd.Unit]:
     """Fill in the facts of an answering engine's process and unit; return the unit, too."""
     if engine.pid is None and not engine.stopped and engine.unit in engine.spec.units:
-        # Of several units, the running one.
+        # Only the running unit of several units counts.
         running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
         engine = replace(engine, unit=next(running, ""))
     unit = systemd.look_at_unit(host, engine.unit)

@@ -39,7 +39,7 @@ OTHER_THINGS: Final = frozenset((
     "network", "ns", "plugins", "snapshot", "snapshots", "system", "volume",
 ))  # fmt: skip
 STOPPING_CLIENTS: Final = CLIENTS | {"crictl"}
-COMMANDS: Final = re.compile(r"[;&|()`\n]")  # what separates the commands of a shell
+COMMANDS: Final = re.compile(r"[;&|()`\n]")  # the separators of a shell's commands
 QUOTES: Final = re.compile(r"""["'{}$]""")
 
 

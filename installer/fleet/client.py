@@ -42,7 +42,7 @@ class Seen(Struct, frozen=True):
 
     turns: tuple[Turn, ...]
     settings: Settings
-    objects: Mapping[str, dict[str, Any]]  # by name: an update changes what was read
+    objects: Mapping[str, dict[str, Any]]  # by name: an update changes the object just read
     server_s: float
 
 

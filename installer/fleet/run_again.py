@@ -15,7 +15,7 @@ from installer.config_text import value_at
 EXISTS: Final = "Exists"
 NO_EXECUTE: Final = "NoExecute"
 NO_SCHEDULE: Final = "NoSchedule"
-# What the DaemonSet controller adds to the tolerations of each pod.
+# The tolerations added to each pod by the DaemonSet controller.
 ADDED: Final = (
     ("node.kubernetes.io/not-ready", NO_EXECUTE),
     ("node.kubernetes.io/unreachable", NO_EXECUTE),

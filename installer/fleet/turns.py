@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 SEEN_AGAIN_S: Final = 120.0  # a late holder counts as failed when it was seen late twice, this long apart
-ANSWERS_S: Final = 120.0  # what a holder may lose to a slow API before it counts as late
+ANSWERS_S: Final = 120.0  # the time lost to a slow API before a holder counts as late
 RACES: Final = 3  # turns that a node tries to take at one try: each lost race is a request
 TRY_S: Final = 30.0  # the shortest time between two tries of a node
 REVISIONS: Final = 10  # proven revisions that are remembered: a rollback to one of them waits for no canary

@@ -259,7 +259,7 @@ def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]
 
     def list_opened() -> frozenset[Path]:
         text = Path(f"/proc/self/fdinfo/{fd}").read_text() if fd >= 0 else ""
-        # A one-shot watch is gone after its event (proc(5)); -1 stands for a file that cannot be watched.
+        # A one-shot watch is gone after its event (proc(5)); -1 stands for an unwatchable file.
         remaining = {int(number, 16) for number in WATCHED.findall(text)}
         remaining.add(-1)
         return frozenset(file for file, number in watches.items() if number not in remaining)

@@ -277,7 +277,7 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
 
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
     """Tell whether logind delays a shutdown for programs with a need of time, like the kubelet."""
-    # During the delay systemd still answers "running", and the pods are stopped one after the other.
+    # During the delay systemd still answers "running", and the pods are stopped in turn.
     shared = [path for path in buses if path.name != PRIVATE]  # the private bus leads to systemd only
     purpose = "ask logind for a shutdown"
 

@@ -77,7 +77,7 @@ class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     default: str = ""  # the wanted default runtime
     version: tuple[int, ...] | None = None
     restart_due: bool = False  # the engine must still be restarted to read its configs
-    seen_start: SeenStart | None = None  # the last start of which it is known what the engine read
+    seen_start: SeenStart | None = None  # the last start with known texts
     proven: str = ""  # the digest of all texts of the engine after the last install; "" in 0.2.0
 
 
@@ -290,7 +290,7 @@ class Facts(Struct, frozen=True):
     driver: DriverFacts | None = None
     cdi: CdiFacts | None = None
     containers: ContainerFacts = field(default_factory=ContainerFacts)
-    lost: frozenset[PurePosixPath] = frozenset()  # configs whose saved text is missing or damaged
+    lost: frozenset[PurePosixPath] = frozenset()  # configs with a missing or damaged saved text
     targets: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)  # behind symbolic links
     # The targets of symbolic links that an administrator has put in the place of files that we created.
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)

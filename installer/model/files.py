@@ -51,11 +51,11 @@ class Layout:
         self.made = self.home / "made"  # the names of the objects that ``verify`` makes in the engines
         self.answer = self.home / f"metrics{ANSWER}"  # the answer of ``run`` to a request for metrics
         self.backups = self.home / "backups"  # files as they were before our install
-        # Configs as they were before an install whose ledger, which has their paths, is lost.
+        # Configs as before an install with a lost ledger: the ledger has their paths.
         self.unclaimed = self.home / "unclaimed"
         self.check = self.home / "check"  # the copy of CRI-O's drop-ins for a dry run by its own program
         self.replaced = self.home / "replaced"  # a toolkit directory of another installer, kept for undo
-        self.versions = self.home / "versions"  # one directory for each payload
+        self.versions = self.home / "versions"  # a directory for each payload
 
     def version(self, digest: str) -> PurePosixPath:
         """Return the directory of a payload."""

@@ -218,7 +218,7 @@ class StepDescription(Struct, frozen=True):
     text: str  # in the imperative
     event: str  # logged when the step is done
     fields: Mapping[str, str]  # of the event
-    undo: Step | None = None  # None if nothing must be undone, and for a reload, whose undo a plan decides
+    undo: Step | None = None  # None if nothing must be undone, and for a reload: a plan decides its undo
 
 
 def describe(step: Step) -> StepDescription:

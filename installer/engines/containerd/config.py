@@ -55,7 +55,7 @@ RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # removed in 2.0
 LINUX_V1_TYPE: Final = "io.containerd.runtime.v1.linux"
 ANNOTATIONS: Final = "container_annotations"
 CGROUP_DRIVER: Final = "SystemdCgroup"
-# Settings of runtime.v1.linux: CRI of 1.x does not load if a runtime with a runc shim has one of them.
+# Settings of runtime.v1.linux: with any of them in a runtime with a runc shim CRI of 1.x does not load.
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 
 
@@ -257,7 +257,7 @@ class _Draft(Struct, frozen=True):
             if is_inherited and value and not _has_value(present, below):
                 yield WantedKey((*key, *below), value)
 
-        # Of two spellings containerd would take one by chance (gpu-operator#1374): all get our program.
+        # containerd would choose between two spellings by chance (gpu-operator#1374): all get our program.
         binary_names = spellings(options, "BinaryName") or ["BinaryName"]
         binary_names += spellings(options, "Runtime")
         if config.schema == 1 and not spellings(options, "Runtime"):

@@ -59,7 +59,7 @@ NRI: Final = "io.containerd.nri.v1.nri"
 # runtime without the setting has this value.
 UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
-# The plugins of CRI: 1.x has the last one alone; in 2.x that plugin serves the others.
+# The plugins of CRI: 1.x has only the last plugin; in 2.x the last plugin serves the others.
 CRI_PLUGINS: Final = (V3_PLUGIN, IMAGES_PLUGIN, V2_PLUGIN)
 # The errors of a plugin that chose not to load, and of a plugin that needs a disabled plugin of CRI.
 SWITCHED_OFF: Final = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
@@ -72,7 +72,7 @@ FLAGS: Final = CommandLine(
 class Config(Struct, frozen=True):
     """The files as containerd understands them."""
 
-    # The file whose CRI table counts: the root file, or in 1.x the last import with such a table.
+    # The file with the CRI table in force: the root file, or in 1.x the last import with a CRI table.
     path: PurePosixPath
     tree: Tree  # of ``path``
     schema: int

@@ -112,7 +112,7 @@ class _Loading(Struct, frozen=True):
 
     given: LoadInput
     whole: Tree  # all settings
-    cri: Tree  # the settings of CRI's plugins in one table; 2.x has three plugins
+    cri: Tree  # the settings of CRI's plugins in a single table; 2.x has three plugins
     is_new: bool  # 2.x
 
     @classmethod

@@ -65,7 +65,7 @@ class Crio(Engine):
     cdi = CdiSupport(
         "CRI-O passes such devices on from 1.28 on",
         reads=(((1, 35), (1, 1, 0)), ((1, 34), (1, 0, 0)), ((1, 30), (0, 7, 0)), ((0,), (0, 6, 0))),
-        hands_over=(1, 28),  # earlier ones only read files
+        hands_over=(1, 28),  # earlier releases only read files
     )
     nri_name = "cri-o"
 

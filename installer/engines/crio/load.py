@@ -245,7 +245,7 @@ def _find_missing_programs(start: NextStart) -> Iterator[LoadError]:
         if kind in {"", "oci"}:
             missing = _explain_missing(start, setting, conmon or monitor, "conmon", runs=True)
         elif kind == POD and name == _find_default(start):
-            # CRI-O leaves a runtime out whose conmon-rs does not start, unless it is the default.
+            # CRI-O leaves out a runtime with a failing conmon-rs, unless the runtime is the default.
             missing = _explain_missing(start, setting, monitor, "conmonrs", runs=True)
         if missing:
             key = conmon_key if conmon and kind != POD else (*RUNTIMES, name)

@@ -46,7 +46,7 @@ class Docker(Engine):
         config=docker_config.CONFIG_FLAGS,
         runtimes=RuntimeFlags("--default-runtime", "--add-runtime", "="),
         addresses=("-H", "--host"),
-        # It loses the runtimes of its flags at each reload with runtimes in its config (20.10, 26.1, 28.5).
+        # dockerd loses the runtimes of flags at each reload with runtimes in its config (20.10, 26.1, 28.5).
         conflicts={"--add-runtime": "which each reload with runtimes in its config undoes"},
     )
     lower_engine = "containerd"

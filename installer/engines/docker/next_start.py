@@ -21,7 +21,7 @@ from installer.model.files import ROOT, File, Kind
 PROCESS: Final = "dockerd"
 VALIDATE_S: Final = 5.0
 UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
-# Also those of earlier releases: a node that runs with one of these has such a release.
+# Also the drivers of earlier releases: a node with an old driver has an old release.
 STORAGE_DRIVERS: Final = frozenset((
     "", "aufs", "btrfs", "devicemapper", "fuse-overlayfs", "overlay", "overlay2", "vfs", "zfs",
 ))  # fmt: skip
