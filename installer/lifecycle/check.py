@@ -555,8 +555,8 @@ class _Check:
             InstallerError: an engine is stopped, or starts no container.
         """
         # The configured engines that the options name and that were not found running.
-        asked = {spec.name for spec in list_asked(self.options)}
-        stopped = [row for row in self.record.engines if row.name in asked and row.name not in plan.engines]
+        missing = {spec.name for spec in list_asked(self.options)} - plan.engines.keys()
+        stopped = [row for row in self.record.engines if row.name in missing]
         if asking and stopped:
             raise explain_stopped(self.host, stopped[0])
         if asking:
@@ -588,7 +588,8 @@ class _Check:
                 program=engine.next_start.program if engine.next_start else "",
             )
             checks.append(check)
-        checks += [EngineCheck(row.name, serves=False, difference=NOT_RUNNING) for row in stopped]
+        for row in stopped:
+            checks.append(EngineCheck(row.name, serves=False, difference=NOT_RUNNING))
         self.tell_new_refusals(checks)
         self.note(engines=add_since(checks, self.previous.engines))
         self.note_pace(failures=0)
@@ -696,14 +697,19 @@ def list_awaited(host: Host, engines: Iterable[EngineState]) -> "tuple[watch.Pla
         if engine.drop_in_directory is not None:
             directories.append(engine.drop_in_directory)
         if engine.unit:
-            paths += [directory / engine.unit for directory in UNIT_DIRECTORIES]
-            directories += [directory / f"{engine.unit}.d" for directory in UNIT_DIRECTORIES]
+            for directory in UNIT_DIRECTORIES:
+                paths.append(directory / engine.unit)
+                directories.append(directory / f"{engine.unit}.d")
         process = process_of(host, engine)
         if process:
             processes.append(process)
-    places = [(watch.PATH, str(host.local_path(path))) for path in paths]
-    places += [(watch.DIRECTORY, str(host.local_path(path))) for path in directories]
-    places += [(watch.EXISTENCE, process) for process in processes]
+    places: list[watch.Place] = []
+    for path in paths:
+        places.append((watch.PATH, str(host.local_path(path))))
+    for path in directories:
+        places.append((watch.DIRECTORY, str(host.local_path(path))))
+    for process in processes:
+        places.append((watch.EXISTENCE, process))
     return tuple(dict.fromkeys(places))
 
 
@@ -838,14 +844,12 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
     # again for a client that connects before that (engine-facts.md#dockerd-stop).
     last = read_check(host, options.state_file) or LastCheck()
     processes = {each.name: each.process for each in last.engines if each.serves}
-    sockets = {}
+    sockets = []
     for name, path in _list_sockets(options, record).items():
         if ENGINES[name].has_socket_unit:
-            sockets[name] = str(host.local_path(path))
+            sockets.append((processes.get(name, ""), str(host.local_path(path))))
     deadline = monotonic() + STOPS_S
-    while monotonic() < deadline and any(
-        has_closed(processes.get(name, ""), socket) for name, socket in sockets.items()
-    ):
+    while monotonic() < deadline and any(has_closed(process, socket) for process, socket in sockets):
         supervision.raise_if_stopped()
         sleep(1)
 

@@ -87,12 +87,10 @@ class Drifted(Struct, frozen=True):
             things[name] = "it does not serve our runtimes"
             engines.append(name)
         # A restart that is postponed since the install is no drift.
-        return cls(
-            {thing: reason for thing, reason in things.items() if thing not in plan.restarts_due},
-            tuple(name for name in dict.fromkeys(engines) if name not in plan.restarts_due),
-            theirs=is_taken_over(plan),
-            removed=tuple(removed),
-        )
+        for name in plan.restarts_due:
+            things.pop(name, None)
+        names = [name for name in dict.fromkeys(engines) if name not in plan.restarts_due]
+        return cls(things, tuple(names), theirs=is_taken_over(plan), removed=tuple(removed))
 
     @property
     def summary(self) -> str:
@@ -148,7 +146,10 @@ def find_refusal(
         )
         return Refusal(reason, times[0] + HOUR_S)
     until_s = now_s
-    pauses_end_s = [moments[-1] + PAUSES_S[len(moments)] for moments in counts.values() if moments]
+    pauses_end_s = []
+    for moments in counts.values():
+        if moments:
+            pauses_end_s.append(moments[-1] + PAUSES_S[len(moments)])
     if pauses_end_s:
         until_s = max(pauses_end_s)
     if until_s > now_s:
@@ -208,7 +209,9 @@ def select_specification(plan: Plan, record: Record) -> Plan | None:
         if any(path.is_relative_to(step.path) for path in paths):
             parents[step] = reason
     above = steps.Part("directories", tuple(parents.items()))
-    directories = [*record.directories, *(step.path for step in parents)]
+    directories = list(record.directories)
+    for made in parents:
+        directories.append(made.path)
     other_configs = [row for row in record.configs if row.path not in paths]
     final = replace(
         record,

@@ -49,7 +49,9 @@ def await_restart(
         StoppedError: a stop is pending.
     """
     engines = [plan.engines[name] for name in edits]
-    paths = [path for edited in edits.values() for path in edited]
+    paths: list[PurePosixPath] = []
+    for edited in edits.values():
+        paths += edited
     left_s = FRESH_S - (time.time() - max(map(host.changed_s, paths)))
     left_s = min(max(0.0, left_s), FRESH_S)
     reason = "a config was changed seconds ago: whoever did that may be about to restart the engine"
@@ -61,7 +63,9 @@ def await_restart(
         reason=reason,
     )
     places = {engine.name: _list_start_places(host, engine) for engine in engines}
-    before = {name: watch.fingerprint(places[name]) for name in places}
+    before = {}
+    for name, engine_places in places.items():
+        before[name] = watch.fingerprint(engine_places)
     deadline = time.monotonic() + left_s
     waiting = {engine.name: engine for engine in engines}
     while waiting and time.monotonic() < deadline:

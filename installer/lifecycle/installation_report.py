@@ -118,9 +118,10 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     if record:
         # The last check knows more than the files, except why an engine would not start: the files tell that.
         down = {line.subject for line in files if line.state.startswith(NO_START)}
-        check_lines = [
-            line for line in list_last_check(last_check, record) if not (line.later and line.subject in down)
-        ]
+        check_lines = []
+        for line in list_last_check(last_check, record):
+            if not (line.later and line.subject in down):
+                check_lines.append(line)
         lines = (*check_lines, *files)
     if record and last_check and last_check.current:  # run keeps an install out, and repairs on request
         files = tuple(_repaired_by_run(line, last_check) for line in files)
@@ -351,7 +352,8 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         return BEFORE if untouched else CUT_SHORT, False
     lost = [edit for edit in missing if not in_force(edit)]
     if lost:
-        keys = ", ".join(dict.fromkeys(".".join(edit.key) for edit in lost))
+        lost_keys = [".".join(edit.key) for edit in lost]
+        keys = ", ".join(dict.fromkeys(lost_keys))
         return f"drifted: {keys} changed after the install", False
     state = "edited after the install" if row.ours else "not written by the last install"
     if row.edits:

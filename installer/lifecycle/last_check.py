@@ -168,8 +168,10 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
         problems: list[InstallerError] = []
         if self.problem is not None:
             problems.append(self.problem.error)
-        refusals = [engine.refusal for engine in self.engines]
-        problems += [refusal for refusal in refusals if refusal is not None]
+        for engine in self.engines:
+            refusal = engine.refusal
+            if refusal is not None:
+                problems.append(refusal)
         if self.specification_problem is not None:
             problems.append(self.specification_problem.error)
         return problems

@@ -128,7 +128,10 @@ def check_engine_unit(node: Node) -> Verdict:
     if not states and not down:
         return none("systemd does not tell, or no engine runs as a unit")
 
-    inactive = [f"{unit} is {state}" for unit, state in states.items() if not state.startswith("active")]
+    inactive = []
+    for unit, state in states.items():
+        if not state.startswith("active"):
+            inactive.append(f"{unit} is {state}")
     fine = list_words([f"{unit} is active" for unit in states])
     return judge(inactive + down, "", fine)
 
@@ -265,7 +268,10 @@ def check_config_schema(exam: model.EngineExam) -> str:
         return ""
     versions = {path: tree["version"] for path, tree in exam.trees.items() if "version" in tree}
     root = versions.get(exam.config)
-    other = [f"{path} ({value})" for path, value in versions.items() if value != root]
+    other = []
+    for path, value in versions.items():
+        if value != root:
+            other.append(f"{path} ({value})")
     if other:
         return f"{exam.config} is of version {root}, {list_words(other)}"
     return ""
@@ -451,7 +457,10 @@ def _has_cgroup2(node: Node) -> bool:
 @given(_has_cgroup2, "cgroup v1")
 def check_cgroup2(node: Node) -> Verdict:
     versions = [toolkit.library for toolkit in node.toolkits if toolkit.library]
-    old = [model.spell_version(version) for version in versions if version < WITH_CGROUP2]
+    old = []
+    for version in versions:
+        if version < WITH_CGROUP2:
+            old.append(model.spell_version(version))
     if old:
         return bad(f"cgroup v2, which libnvidia-container {list_words(old)} does not know")
     if not versions:
@@ -501,7 +510,10 @@ def _judge_switch(node: Node, table: str, key: str, fine: str, level: Level) -> 
     configured = _select_configured(node)
     if not configured:
         return NO_CONFIG
-    switched_on = [str(toolkit.config_path) for toolkit in configured if toolkit.value(table, key) is True]
+    switched_on = []
+    for toolkit in configured:
+        if toolkit.value(table, key) is True:
+            switched_on.append(str(toolkit.config_path))
     return judge(switched_on, f"{key} is true in ", fine, level)
 
 
@@ -532,11 +544,12 @@ def check_mode(node: Node) -> Verdict:
 
 def check_low_level_runtime(node: Node) -> Verdict:
     configured = _select_configured(node)
-    available = node.programs | {PurePosixPath(path).name for path in node.runc}
+    available = set(node.programs)
+    for path in node.runc:
+        available.add(PurePosixPath(path).name)
     for toolkit in configured:
         value = toolkit.value(RUNTIME, "runtimes")
-        names = [str(name) for name in value] if isinstance(value, list) else []
-
+        names = list(map(str, value)) if isinstance(value, list) else []
         own = [name for name in names if is_ours(name)]
         if own:
             return bad(f"{toolkit.config_path} names {own[0]}, which starts itself without end")
@@ -566,8 +579,8 @@ def check_toolkits(node: Node) -> Verdict:
 
     # The programs of a toolkit may be links to those of another.
     linked = [str(toolkit.linked_directory) for toolkit in node.toolkits if toolkit.linked_directory]
-    directories = sorted(str(toolkit.directory) for toolkit in node.toolkits)
-    own = [directory for directory in directories if directory not in linked]
+    directories = [str(toolkit.directory) for toolkit in node.toolkits]
+    own = [directory for directory in sorted(directories) if directory not in linked]
     if not own:
         return NO_TOOLKIT
     if len(own) > 1:
@@ -802,5 +815,6 @@ def check_holes_toolkit(node: Node) -> Verdict:
     problems: list[str] = []
     for toolkit in node.toolkits:
         lines = advise(toolkit.ctk or toolkit.cli or None)
-        problems.extend(f"{toolkit.directory}: {line}" for line in lines)
+        for line in lines:
+            problems.append(f"{toolkit.directory}: {line}")
     return judge(problems, "", "none known", warn)

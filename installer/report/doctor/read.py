@@ -217,7 +217,10 @@ def _find_programs(
         words.update(_list_config_words(toolkit))
 
     paths = {word for word in words if word.startswith("/") and "\0" not in word}
-    present = {path for path in paths if is_file(host, PurePosixPath(path))}
+    present = set()
+    for path in paths:
+        if is_file(host, PurePosixPath(path)):
+            present.add(path)
     for exam in engines:
         search_path = exam.started.paths if exam.started else PATH
         for word in exam.programs.values():
@@ -330,9 +333,13 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
     """Yield the CDI specifications that engines would read, ``MOST_SPECS`` of a directory at most."""
     specs: list[model.Spec] = []
     for directory in SPEC_DIRS:
-        names = [directory / name for name in _list_names(host, directory)]
-        paths = [path for path in names if path.suffix in SPEC_SUFFIXES]
-        specs += [_read_specification(host, path) for path in paths[:MOST_SPECS]]
+        paths = []
+        for name in _list_names(host, directory):
+            path = directory / name
+            if path.suffix in SPEC_SUFFIXES:
+                paths.append(path)
+        for path in paths[:MOST_SPECS]:
+            specs.append(_read_specification(host, path))
         if len(paths) > MOST_SPECS:
             reason = f"{directory}: cannot look at more than {MOST_SPECS} of {len(paths)} specifications"
             specs.append(model.Spec(directory, read_error=reason))
@@ -531,7 +538,9 @@ def ask_processes(host: Host, processes: Sequence[HostProcess]) -> tuple[model.P
     """Return the processes of the programs in ``VERSION_FLAGS``; each program file is asked once."""
     wanted = [process for process in processes if process.name in PROCESS_NAMES]
     by_file = {process.file: process for process in wanted}
-    answers = {file: _ask_process(host, process) for file, process in by_file.items()}
+    answers = {}
+    for file, process in by_file.items():
+        answers[file] = _ask_process(host, process)
     asked: list[model.Process] = []
     for process in wanted:
         answer = answers[process.file]

@@ -67,7 +67,11 @@ def check_nouveau(node: Node) -> Verdict:
 
 def _find_lines(node: Node, words: Collection[str]) -> list[str]:
     """Return the lines of the kernel's log with one of ``words``."""
-    return [line for line in node.driver.log if any(word in line for word in words)]
+    lines = []
+    for line in node.driver.log:
+        if any(word in line for word in words):
+            lines.append(line)
+    return lines
 
 
 def check_driver_signature(node: Node) -> Verdict:
@@ -95,8 +99,11 @@ def check_driver_libraries(node: Node) -> Verdict:
 
 def check_driver_version(node: Node) -> Verdict:
     loaded = node.driver.version
-    suffixes = [name.removeprefix("libnvidia-ml.so.") for name in node.driver.libraries]
-    versions = [suffix for suffix in suffixes if len(_parse_version(suffix)) > 1]
+    versions = []
+    for name in node.driver.libraries:
+        suffix = name.removeprefix("libnvidia-ml.so.")
+        if len(_parse_version(suffix)) > 1:
+            versions.append(suffix)
     if not loaded or not versions:
         return none("the version of the module or of its libraries cannot be read")
     if loaded not in versions:
@@ -149,7 +156,10 @@ def _has_device_nodes(node: Node) -> bool:
 @given(_has_device_nodes, "no device nodes of the driver")
 def check_char_links(node: Node) -> Verdict:
     links = node.driver.char_links
-    unlinked = [str(device.path) for device in node.driver.nodes if (device.major, device.minor) not in links]
+    unlinked = []
+    for device in node.driver.nodes:
+        if (device.major, device.minor) not in links:
+            unlinked.append(str(device.path))
     verdict = judge(unlinked, "no link in /dev/char for ", "a link for each node", warn)
 
     first, fixed = LOSES_DEVICES
@@ -160,8 +170,13 @@ def check_char_links(node: Node) -> Verdict:
 
 
 def check_xid(node: Node) -> Verdict:
-    lines = [line for line in _find_lines(node, FALLEN) if "NVRM" in line]
-    lost = [line for line in lines if "fallen off the bus" in line or ": 79," in line]
+    lines = []
+    lost = []
+    for line in _find_lines(node, FALLEN):
+        if "NVRM" in line:
+            lines.append(line)
+            if "fallen off the bus" in line or ": 79," in line:
+                lost.append(line)
     if lost:
         return bad(lost[-1])
     if lines:
@@ -195,7 +210,10 @@ def check_persistenced(node: Node) -> Verdict:
 
 
 def check_apparmor(node: Node) -> Verdict:
-    denials = [line for line in node.driver.log if 'apparmor="DENIED"' in line and 'peer="runc"' in line]
+    denials = []
+    for line in node.driver.log:
+        if 'apparmor="DENIED"' in line and 'peer="runc"' in line:
+            denials.append(line)
     if denials:
         return bad(f"the kernel's log says: {denials[-1]}")
     if "runc" in node.system.apparmor_profiles:
@@ -212,8 +230,10 @@ def check_selinux(node: Node) -> Verdict:
     if node.system.devices_for_containers:
         return ok("a boolean lets containers use devices")
 
-    unusable = [device for device in node.driver.nodes if not _is_usable(device)]
-    mislabelled = [f"{device.path} ({device.label})" for device in unusable]
+    mislabelled = []
+    for device in node.driver.nodes:
+        if not _is_usable(device):
+            mislabelled.append(f"{device.path} ({device.label})")
     return judge(mislabelled, "not for containers: ", "labelled for containers", warn)
 
 
@@ -234,13 +254,20 @@ def check_inotify(node: Node) -> Verdict:
 
 
 def check_run_space(node: Node) -> Verdict:
-    spaces = {path: space for path, space in node.system.spaces.items() if path.is_relative_to("/run")}
-    return _judge_spaces(spaces)
+    return _judge_spaces(_select_spaces(node, in_run=True))
 
 
 def check_disk_space(node: Node) -> Verdict:
-    spaces = {path: space for path, space in node.system.spaces.items() if not path.is_relative_to("/run")}
-    return _judge_spaces(spaces)
+    return _judge_spaces(_select_spaces(node, in_run=False))
+
+
+def _select_spaces(node: Node, *, in_run: bool) -> dict[PurePosixPath, tuple[int, int]]:
+    """Return the used space of the file systems in /run, or of all others."""
+    spaces = {}
+    for path, space in node.system.spaces.items():
+        if path.is_relative_to("/run") is in_run:
+            spaces[path] = space
+    return spaces
 
 
 def _judge_spaces(spaces: Mapping[PurePosixPath, tuple[int, int]]) -> Verdict:
@@ -325,7 +352,8 @@ def check_cdi_alone(node: Node) -> Verdict:
             remedy = f"correct the reason in brackets; then {MAKE_IT}"
         remedies.append(remedy)
 
-    names = {exam.name for exam in node.engines} & {*node.by_cdi.engines}
+    names = set(node.by_cdi.engines)
+    names.intersection_update(exam.name for exam in node.engines)
     for exam in node.engines:
         if exam.name not in names or exam.serving is None:
             continue
@@ -374,7 +402,10 @@ def check_cdi_uvm_number(node: Node) -> Verdict:
     if served is None or not specified:
         return none("no specification gives a number, or nvidia-uvm is not served")
 
-    wrong = [f"{path} says {major}" for major, path in specified.items() if major != served]
+    wrong = []
+    for major, path in specified.items():
+        if major != served:
+            wrong.append(f"{path} says {major}")
     return judge(wrong, f"nvidia-uvm has major {served}, ", f"major {served}")
 
 
@@ -386,7 +417,8 @@ def _has_specifications(node: Node) -> bool:
 def check_cdi_paths(node: Node) -> Verdict:
     gone: list[str] = []
     for spec in node.specs:
-        gone += [f"{path} ({spec.path})" for path in spec.missing_paths]
+        for path in spec.missing_paths:
+            gone.append(f"{path} ({spec.path})")
     if gone:
         return bad(f"not on the node: {list_words(gone)}")
 

@@ -166,5 +166,7 @@ def _format_finding(finding: Finding, columns: int) -> Iterator[str]:
 
 def _wrap(text: str, width: int) -> list[str]:
     """Return the lines of a text, with ? for characters that a terminal would obey."""
-    safe = "".join(character if character.isprintable() else "?" for character in text)
+    safe = ""
+    for character in text:
+        safe += character if character.isprintable() else "?"
     return textwrap.wrap(safe, width, break_on_hyphens=False) or [""]
