@@ -54,7 +54,7 @@ from installer.host.files import Host
 from installer.host.kubernetes import Api, UnreachableError
 from installer.lifecycle.last_check import read_check_of_boot
 from installer.lifecycle.readiness import stamp
-from installer.lifecycle.turns import Turns, TurnWaitError
+from installer.lifecycle.turns import Turns, TurnWaitError, is_begun
 from installer.metrics.snapshot import own_version
 from installer.model.engine import EngineState
 from installer.model.facts import Record, TurnRow
@@ -75,8 +75,7 @@ def find_restarts(plan: Plan, record: Record) -> tuple[str, ...]:
     A change that was begun is finished without a turn. So is the restart of an engine that is down: no
     container can lose anything.
     """
-    is_begun = not record.finished and not record.empty
-    if is_begun and (record.toolkit or record.engines or record.configs):
+    if is_begun(record):
         return ()
     names = [*plan.reloaded]
     for step in plan.steps:
@@ -148,9 +147,7 @@ class FleetTurns(Turns):
         self._record(node)
         if isinstance(decision, Take):
             self._take(plan, engines, seen, decision, node)
-        own = find_own(seen.turns, node)
-        failed_before = own is not None and bool(own.error)
-        admitted = self._plan_anew(replan, node, decision, failed_before=failed_before)
+        admitted = self._plan_anew(replan, node, decision)
         self._end_wait()
         self.state = replace(self.state, proven="")
         return admitted
@@ -243,27 +240,17 @@ class FleetTurns(Turns):
             raise self._wait(plan, engines, Wait(Cause.BUSY, "other nodes were faster"))
         log.info("turn taken", lease=taken, engines=[*engines])
 
-    def _plan_anew(
-        self, replan: Callable[[], Plan], node: Node, decision: Take | Hold | Free, *, failed_before: bool
-    ) -> Plan:
-        """Return a new plan, for which a turn just taken is confirmed; without a restart it is given back.
-
-        Args:
-            replan: plans anew.
-            node: this node.
-            decision: the decision.
-            failed_before: this node holds its turn since a failure: only a proof ends that.
-        """
+    def _plan_anew(self, replan: Callable[[], Plan], node: Node, decision: Take | Hold | Free) -> Plan:
+        """Return a new plan, for which a turn just taken is confirmed; without a restart it is given back."""
         try:
             plan = replan()
             engines = find_restarts(plan, self.ledger.record)
             if engines and isinstance(decision, Take):
                 self._confirm(plan, engines, node)
         except InstallerError:
-            if not failed_before:
-                self.give_back()
+            self.give_back()
             raise
-        if not engines and not failed_before:
+        if not engines:
             self.give_back()
             # The plan has the ledger as it was with the turn.
             return _without_turn(plan, self.ledger.record.turn)
@@ -354,6 +341,7 @@ class FleetTurns(Turns):
 
     def give_back(self, row: TurnRow | None = None, *, at_stop: bool = False) -> None:
         """Give the turn back at once, see ``Turns.give_back``."""
+        is_undone = row is not None
         row = row or self.ledger.record.turn
         if row is None:
             return
@@ -364,6 +352,8 @@ class FleetTurns(Turns):
                 if at_stop:
                     api = replace(api, answer_s=AT_STOP_S)
                 own = find_own(client.look(api, row.release).turns, node)
+                if own is not None and own.error and not (is_undone or self.is_proven):
+                    return  # only a proof ends a failure
                 if own is not None:
                     client.give_back(api, own.name, node)
                     log.info("turn given back", lease=own.name)

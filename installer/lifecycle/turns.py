@@ -13,7 +13,7 @@ from installer.errors import Code, NotBegunError
 from installer.host.events import log
 from installer.host.files import Host
 from installer.lifecycle.last_check import TurnState
-from installer.model.facts import TurnRow
+from installer.model.facts import Record, TurnRow
 from installer.model.options import Options
 
 
@@ -31,6 +31,11 @@ class TurnWaitError(NotBegunError):
         super().__init__(problem, remedy=remedy, code=code)
         self.told = told
         self.next_try_s = next_try_s
+
+
+def is_begun(record: Record) -> bool:
+    """Tell whether a change was begun and not finished; a finished change has proven its engines."""
+    return not record.finished and bool(record.toolkit or record.engines or record.configs)
 
 
 class Turns:
@@ -84,10 +89,17 @@ class Turns:
     def give_back(self, row: TurnRow | None = None, *, at_stop: bool = False) -> None:
         """Give the recorded turn back at once: nothing was restarted, or this process ends with a proof.
 
+        A turn with a failure of this node stays, unless all is undone or proven.
+
         Args:
             row: the turn, if an undo has removed the ledger.
             at_stop: a pod ends.
         """
+
+    def give_back_kept(self) -> None:
+        """Give the turn back at a stop that keeps everything, unless a change is only half done."""
+        if self.is_proven or not is_begun(self.ledger.record):
+            self.give_back(at_stop=True)
 
     def forget(self) -> None:
         """Remove the turn from the ledger; an undo may have removed the ledger itself."""

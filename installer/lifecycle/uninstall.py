@@ -297,11 +297,9 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
             return Exit.OK
         turns = open_turns(host, options, ledger)  # reads the last check, which goes with readiness
         turn = ledger.record.turn
-        is_proven = turns.is_proven
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
         if reason_to_keep := _find_reason_to_keep(host, options, ledger.lock, stopped_s, again=again):
-            if is_proven:
-                turns.give_back(at_stop=True)
+            turns.give_back_kept()
             log.info("everything kept", reason=reason_to_keep)
         elif reason := handover.find_reason(host, options, ledger.record):
             handover.hand_over(host, options, ledger, reason, stopped_s + UNDO_S)

@@ -572,22 +572,58 @@ def test_a_turn_that_the_owner_has_freed_is_forgotten(a: Member, api: Api, serve
     assert (a.restarts, a.asks, turns(api)) == (1, False, {})
 
 
-@pytest.mark.parametrize("is_proven", [True, False])
-def test_a_stop_that_keeps_everything_gives_a_proven_turn_back(
-    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_proven: bool
-) -> None:
-    a = Member(tmp_path / "a", "a", api, soak_s=30.0)
-    if is_proven:
-        a.check()
-    else:
-        a.dies(1, after=True)
+def stop(a: Member, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the last child of ``run`` carry out a stop."""
     monkeypatch.setattr(Api, "of_this_pod", lambda: api)
     monkeypatch.setattr(uninstall, "node_stops", lambda _: False)
-
     assert uninstall.stop(a.options, 0.0) == 0
 
-    assert turns(api) == {ONE: "" if is_proven else "a"}
-    assert a.asks is not is_proven, "the next start settles it"
+
+def begin_only(a: Member) -> None:
+    """Leave a change half done, as a kill does."""
+    a.dies(1, after=True)
+    with a.ledger() as ledger:
+        ledger.write(replace(ledger.record, finished=False))
+
+
+def fail(a: Member) -> None:
+    def break_engine() -> None:
+        raise BROKEN
+
+    a.begins = break_engine
+    a.check()
+
+
+STOPS: dict[str, tuple[Callable[[Member], object], str]] = {
+    "during the soak": (Member.check, ""),
+    "after the turn was taken": (lambda a: a.dies(1, after=True), ""),
+    "in a change": (begin_only, "a"),
+    "after a failure": (fail, "a"),
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_a_stop_that_keeps_everything_gives_a_turn_back_unless_the_engine_is_not_proven(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    a = Member(tmp_path / "a", "a", api, soak_s=30.0)
+    act, holder = STOPS[name]
+    act(a)
+    assert turns(api) == {ONE: "a"}
+
+    stop(a, api, monkeypatch)
+
+    assert turns(api) == {ONE: holder}
+    assert a.asks is bool(holder), "the next start settles it"
+
+
+def test_a_failed_node_whose_new_plan_is_refused_keeps_its_turn(a: Member, api: Api) -> None:
+    fail(a)
+    a.refuses = NotYetError("restart containerd yet (abc)", remedy="wait")
+    a.check()
+
+    (turn,) = client.look(api, "gpu").turns
+    assert (turn.holder, turn.error, a.asks) == ("a", str(BROKEN), True)
 
 
 def test_a_missing_lease_of_the_settings_is_made_from_the_flags(
