@@ -154,7 +154,10 @@ class Beside(Supervisor):
     def turn(self) -> None:
         """Do what the supervisor does whenever it wakes."""
         self.sidecar.keep(time.monotonic())
-        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED) if self.sidecar.pid else (0, 0)
+        if not self.sidecar.pid:
+            return
+        # This child alone: the process of the tests may have others.
+        pid, status = os.waitpid(self.sidecar.pid, os.WNOHANG | os.WUNTRACED)
         if pid:
             self.sidecar.note(status, time.monotonic())
 
