@@ -13,10 +13,12 @@ from typing import NamedTuple
 from benchmarks.process import ENVIRONMENT, arguments, payload
 from benchmarks.rows import Row
 from tests.support.program import as_in_the_image
-from tests.support.site import PIDFILE, Site
+from tests.support.site import PIDFILE, STATE, Site
 
 RUNS = 11
 PROBE, START, FRESH = 1.1, 20.0, 1.3
+FAILING = 2.0
+PROBLEM = {"code": "waiting-for-turn", "text": "restart containerd (1 at a time)", "remedy": "wait"}
 MILLICORES = 2.0
 READY_EVERY_S, ALIVE_EVERY_S = 10, 30  # as in deploy/kustomize/base/daemonset.yaml
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -82,11 +84,20 @@ def _probes(scratch: Path) -> list[Row]:
         (site.root / PIDFILE).with_name("ready").write_text(json.dumps(said | {"engines": []}) + "\n")
         probe = str(program / "toolkit-probe")
         commands = ([str(program / "python3"), *BARE], [probe, "--ready"], [probe, "--alive"])
-        bare, as_ready, as_alive = paired(commands, {"TOOLKIT_INSTALLER_HOST_ROOT": str(site.root)})
+        path = f"{program}:{ENVIRONMENT['PATH']}"  # a probe without a reason becomes the program
+        root = {"TOOLKIT_INSTALLER_HOST_ROOT": str(site.root), "PATH": path}
+        bare, as_ready, as_alive = paired(commands, root)
+        (site.root / PIDFILE).with_name("ready").unlink()
+        site.rewrite(STATE, lambda said: said.update(problem=PROBLEM))
+        # A command here has to end with 0.
+        failing = ["sh", "-c", f"{probe} --ready; [ $? = 1 ]"]
+        good = ["sh", "-c", f"{probe} --alive; [ $? = 0 ]"]
+        as_failing, as_good = paired((failing, good), root)
     millicores = as_ready.cpu / READY_EVERY_S + as_alive.cpu / ALIVE_EVERY_S
     return [
         *over("readiness probe over python -I -S", as_ready, bare, PROBE, "none"),
         *over("liveness probe over python -I -S", as_alive, bare, PROBE, "none"),
+        *over("readiness probe that fails over a good one", as_failing, as_good, FAILING, "none"),
         Row("all probes of a pod that is ready", millicores, MILLICORES, "mcore", "none"),
     ]
 

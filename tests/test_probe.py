@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.probe import AT_WORK
 from tests.support.program import as_in_the_image
 from tests.support.site import PIDFILE, READY, STATE, Site
 from tests.support.waiting import stop, until, until_it_sleeps
@@ -47,7 +48,30 @@ def test_a_run_is_started_once_it_has_checked_the_node(image: Path, site: Site) 
 
     assert (started.returncode, ready.returncode) == (0, 1)
     assert (of_another.returncode, not_yet.returncode) == (1, 1)
-    assert "it is not known what docker" in of_another.stdout
+    assert of_another.stdout == not_yet.stdout == f"{AT_WORK}\n"
+
+
+def test_a_node_that_is_not_ready_for_the_problem_of_the_last_check_says_that_problem(
+    image: Path, site: Site
+) -> None:
+    problem = {"code": "waiting-for-turn", "text": "restart containerd (1 at a time)", "remedy": "wait"}
+    with site.running("--on-exit", "keep") as run:
+        until_it_sleeps(run.pid)
+        stop(run.pid)  # else it looks, and writes that file
+        site.rewrite(STATE, lambda said: said.update(problem=problem))
+        told = probed(image, site, "--ready")
+        by_status = site.status("--ready")
+        site.rewrite(STATE, lambda said: said.update(pid=run.pid + 1))
+        of_another = probed(image, site, "--ready")
+        site.write(STATE, "{")
+        spoilt = probed(image, site, "--ready")
+        run.send_signal(signal.SIGCONT)
+
+    assert told.returncode == 1
+    assert told.stdout.endswith(": cannot restart containerd (1 at a time); wait\n")
+    assert by_status.stdout == told.stdout
+    assert (of_another.returncode, spoilt.returncode) == (1, 1)
+    assert "1 at a time" not in of_another.stdout
 
 
 def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(
