@@ -230,7 +230,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         timeout_s=float(values["timeout"]),
         metrics_listen=_listen(values["metrics_listen"]),
         nri=_nri(values, given, host_path),
-        turns=_turns(values),
+        turns=make_turns(values),
     )
     _refuse_modes(options, values, given)
     return options
@@ -248,8 +248,12 @@ def _nri(
     return Nri(socket, identity, allowed, beside=values["nri"])
 
 
-def _turns(values: Mapping[str, Any]) -> Turns:
-    """Build the options of restarts by turns."""
+def make_turns(values: Mapping[str, Any]) -> Turns:
+    """Build the options of restarts by turns; the values are by ``Flag.field``.
+
+    Raises:
+        UsageError: a value makes no sense.
+    """
     canary = values["canary"]
     if canary:
         from installer.fleet.turns import split_selector

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from installer.cli import log as logging
 from installer.cli import nvidia_log, program
+from installer.cli.flags import make_turns
 from installer.cli.nvidia_flags import CommandLine, read, rows
 from installer.engines import ENGINES, list_generating
 from installer.engines.dependencies import read_os_release
@@ -25,7 +26,16 @@ from installer.host.kernel import allow_files, list_mounts
 from installer.model.engine import Extras
 from installer.model.files import ROOT
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
-from installer.model.options import Cdi, OnExit, Options, Places, RestartMode, RunRequest, ToolkitConfig
+from installer.model.options import (
+    Cdi,
+    OnExit,
+    Options,
+    Places,
+    RestartMode,
+    RunRequest,
+    ToolkitConfig,
+    Turns,
+)
 
 DEB_LIKE: Final = frozenset({"debian", "ubuntu"})
 RPM_LIKE: Final = frozenset({"rhel", "fedora", "centos", "suse", "opensuse", "sles", "amzn", "azurelinux"})
@@ -100,6 +110,7 @@ def options_from(line: CommandLine) -> Options:
         on_exit=OnExit(line["on-exit"]),
         daemonset=line["daemonset"],
         node_name=line["node-name"],
+        turns=_turns(line),
         nri=nri,
     )
 
@@ -294,6 +305,12 @@ def _nri(line: CommandLine, view: _View) -> Nri:
     namespaces = dict.fromkeys((line["nri-namespace"], *line["nri-management-cdi-device-namespaces"]))
     allowed = tuple(Allowed.of(f"{namespace}={line['cdi-kind']}") for namespace in namespaces)
     return Nri(socket, identity, allowed, beside=True)
+
+
+def _turns(line: CommandLine) -> Turns:
+    """Build the options of restarts by turns."""
+    fields = ("release", "max_restarting", "stop_after", "canary", "soak")
+    return make_turns({field: line[field.replace("_", "-")] for field in fields})
 
 
 def _source(line: CommandLine, host: Host) -> PurePosixPath:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, read_record
 from installer.change.plan import Plan
+from installer.cli import flags, nvidia, nvidia_flags
 from installer.engines import ENGINES, dry_run
 from installer.engines.dependencies import Dependencies
 from installer.errors import InstallerError, NotYetError, UsageError
@@ -655,3 +656,27 @@ def test_a_look_of_the_metrics_tells_of_no_turn_without_a_release(a: Member) -> 
         metrics.publish_pending(a.host, off, ledger)
 
     assert "\ntoolkit_installer_turn_held " not in a.told
+
+
+PREFIX = "TOOLKIT_INSTALLER_"
+SET = {"RELEASE": "gpu", "MAX_RESTARTING": "2", "STOP_AFTER": "3", "CANARY": "pool=canary", "SOAK": "5"}
+
+
+def test_both_command_lines_take_the_same_settings() -> None:
+    environment = {f"{PREFIX}{name}": value for name, value in SET.items()}
+    theirs = nvidia.options_from(nvidia_flags.read([], environment | {f"{PREFIX}ON_EXIT": "auto"}))
+    values = {name.lower(): value for name, value in SET.items()}
+    ours = flags.options_from(flags.DEFAULTS | values | {"on_exit": "keep"}, frozenset())
+
+    assert theirs.turns == ours.turns == Turns("gpu", 2, 3, "pool=canary", 5)
+    with pytest.raises(UsageError, match="--on-exit undo"):
+        nvidia.options_from(nvidia_flags.read([], environment))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_restarting", "0"), ("max_restarting", "1001"), ("stop_after", "-1"), ("canary", "a in (b)")],
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_its_flag(field: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"--{field.replace('_', '-')}"):
+        flags.make_turns(flags.DEFAULTS | {"release": "gpu", field: value})
