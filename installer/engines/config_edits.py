@@ -191,9 +191,10 @@ def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> 
     if row.syntax is None or (is_hook(row) and not ours):
         return now, Undone()  # the file was ours as a whole and is now an administrator's
 
-    edits = relocate_edits(row, now)
-    if demoted:
-        edits = tuple(edit for edit in edits if group_of(edit.key, row.engine) == DEFAULT)
+    edits = []
+    for edit in relocate_edits(row, now):
+        if not demoted or group_of(edit.key, row.engine) == DEFAULT:
+            edits.append(edit)
     undone = _EditedText.of(now, path, row.syntax, facts).remove(edits)
     if row.original is None and not undone.text.strip():
         return None, undone
@@ -242,7 +243,10 @@ def holds_ours(row: ConfigRow, now: File) -> bool:
     if row.syntax is None:
         return False
     try:
-        edits = [edit for edit in relocate_edits(row, now) if _names_ours(edit, row.engine)]
+        edits = []
+        for edit in relocate_edits(row, now):
+            if _names_ours(edit, row.engine):
+                edits.append(edit)
         missing = list_missing(text_of(now, row.path), edits, row.syntax, name=str(row.path))
     except InstallerError:  # reported by the reader of this file
         return False
@@ -333,8 +337,10 @@ def record_foreign(
     """
     now = facts.contents.get(path)
     row = facts.record.config(path)
-    values = [value for _, value in leaves(tree_of(now, path))]
-    names_ours = any(isinstance(value, str) and PurePosixPath(value).parent in toolkits for value in values)
+    names_ours = False
+    for _, value in leaves(tree_of(now, path)):
+        if isinstance(value, str) and PurePosixPath(value).parent in toolkits:
+            names_ours = True
     if now is None or not names_ours:
         return None
     if row is not None and path not in facts.lost:

@@ -417,7 +417,12 @@ def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath])
     began_s = engine.began_s
     if began_s is None or not engine.spec.reload_misreports:
         return False
-    present = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
+    present = []
+    for path in paths:
+        if host.kind(path) is Kind.ABSENT:
+            present.append(path.parent)
+        else:
+            present.append(path)
     return any(host.changed_s(path) > began_s + TICK_S for path in present)
 
 

@@ -202,10 +202,12 @@ class Trials:
             flags: Sequence[str] = ()
             if start is not None and command.replaced_flags is not None:
                 flags = [*drop_flags(start.words, command.replaced_flags)]
-            arguments = [
-                name_of(argument) if isinstance(argument, PurePosixPath) else argument
-                for argument in command.arguments
-            ]
+            arguments = []
+            for argument in command.arguments:
+                if isinstance(argument, PurePosixPath):
+                    arguments.append(name_of(argument))
+                else:
+                    arguments.append(argument)
             descriptors = [place.fd for place in places.values()]
             ran = run_in(
                 self._host.local_path(ROOT),

@@ -147,7 +147,8 @@ def _explain_unused(host: Host, engine: EngineState, others: Iterable[EngineStat
     """Explain in a note why an engine is left alone, unless the reason is plain."""
     reason = engine.other_engine_reason
     if engine.disabled:
-        reason = without_cri(host, [other.name for other in others])
+        names = [other.name for other in others]
+        reason = without_cri(host, names)
     if reason:
         yield f"left {engine.name} alone: {reason}"
 
@@ -329,10 +330,16 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         unit = systemd.look_at_unit(host, engine.unit)
     later = next_start(host, engine, unit.start)  # by an edited unit, perhaps after our end
     start = later if engine.stopped else engine.started
-    programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.start.before]
+    paths: dict[tuple[PurePosixPath, ...], None] = {}
+    for each in (start, later):
+        if each is not None:
+            paths[each.paths] = None
+    programs = []
+    for _, words in unit.start.before:
+        programs.append(host.build_of(PurePosixPath("".join(words[:1]))))
     engine = replace(
         with_flags(replace(engine, next_start=later)),
-        paths=tuple(dict.fromkeys(each.paths for each in (start, later) if each)),
+        paths=tuple(paths),
         start=sha256(repr((unit.start, programs)).encode()).hexdigest(),
         inputs=digest_inputs(host, engine),
         edited_inputs=tuple(list_edited_inputs(host, engine)),
@@ -445,7 +452,8 @@ def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> Insta
     paths = dict.fromkeys(str(spec.socket) for spec in asked)
     sockets = ", ".join(paths)
     reasons = list(notes)
-    for unit in dict.fromkeys(spec.unit for spec in asked):
+    units = dict.fromkeys(spec.unit for spec in asked)
+    for unit in units:
         if systemd.look_at_unit(host, unit).load == "not-found":
             continue
         unit_end = systemd.describe_unit_end(host, unit)

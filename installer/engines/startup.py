@@ -162,9 +162,12 @@ def _read_environment_file(host: Host, path: PurePosixPath) -> dict[str, str]:
     file = host.read(path)
     if file is None:
         return {}
-    lines = [line.strip() for line in file.content.decode(errors="replace").splitlines()]
-    pairs = _pairs([line for line in lines if line[:1] not in {"#", ";"}])
-    return {name: value.strip().strip("\"'") for name, value in pairs.items()}
+    lines = []
+    for raw_line in file.content.decode(errors="replace").splitlines():
+        line = raw_line.strip()
+        if line[:1] not in {"#", ";"}:
+            lines.append(line)
+    return {name: value.strip().strip("\"'") for name, value in _pairs(lines).items()}
 
 
 def _expand(word: str, environment: Mapping[str, str]) -> str:
@@ -398,8 +401,14 @@ def unit_obstacles(
     """Return the reasons why serving engines could not be reloaded; none with --restart-mode none."""
     if options.restart_mode is RestartMode.NONE:
         return ()
-    obstacles = [unit_obstacle(host, engine) for engine in engines if engine.serving]
-    return tuple(obstacle for obstacle in obstacles if obstacle is not None)
+    obstacles = []
+    for engine in engines:
+        if not engine.serving:
+            continue
+        obstacle = unit_obstacle(host, engine)
+        if obstacle is not None:
+            obstacles.append(obstacle)
+    return tuple(obstacles)
 
 
 def without_unit(engine: EngineState, reason: str) -> InstallerError:

@@ -188,8 +188,11 @@ def _read_scripts(host: Host, words: Sequence[str]) -> Iterator[str]:
         with suppress(InstallerError):
             file = host.read(path)
             if file is not None and file.content.startswith(b"#!"):
-                lines = file.content.decode(errors="replace").splitlines()
-                yield "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+                lines = []
+                for line in file.content.decode(errors="replace").splitlines():
+                    if not line.lstrip().startswith("#"):
+                        lines.append(line)
+                yield "\n".join(lines)
 
 
 def _find_ending_client(words: Sequence[str]) -> tuple[str, str] | None:

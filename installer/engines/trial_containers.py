@@ -72,8 +72,10 @@ def shell_of(host: Host) -> Tools:
         raise _unusable(f"{loader} does not list the libraries of {path}")
     linked = {DIRECTORY / name: there for name, there in LINKED.findall(ran.stdout)}
     files = {SHELL: path, LOADER: host.resolve(loader)}
-    files |= {inside: host.resolve(PurePosixPath(there)) for inside, there in linked.items()}
-    return Tools(tuple((there, inside) for inside, there in files.items()), loader=True)
+    for inside, library in linked.items():
+        files[inside] = host.resolve(PurePosixPath(library))
+    pairs = tuple((there, inside) for inside, there in files.items())
+    return Tools(pairs, loader=True)
 
 
 def _unusable(reason: str) -> InstallerError:

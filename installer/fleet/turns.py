@@ -154,8 +154,8 @@ def decide_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings,
         return Free()
     names = _find_free(leases, node, settings, now)
     if not names:
-        holders = ", ".join(sorted(turn.holder for turn in _held(leases, now)))
-        return Wait(Cause.BUSY, f"{settings.at_most} at a time; now: {holders}")
+        holders = sorted(turn.holder for turn in _held(leases, now))
+        return Wait(Cause.BUSY, f"{settings.at_most} at a time; now: {', '.join(holders)}")
     return Take(names)
 
 
@@ -256,8 +256,8 @@ def _find_stop(leases: Sequence[Turn], node: Node, settings: Settings, now: Now)
         return Wait(Cause.PAUSED, f"paused in the Lease {settings.lease}")
     failures = [each for each in find_failures(leases, settings, now) if each.node != node.name]
     if len(failures) >= settings.stop_after:
-        told = "; ".join(f"{failure.node}: {failure.error}" for failure in failures)
-        return Wait(Cause.STOPPED, f"stopped ({told})")
+        told = [f"{failure.node}: {failure.error}" for failure in failures]
+        return Wait(Cause.STOPPED, f"stopped ({'; '.join(told)})")
     failed = {failure.node for failure in failures}
     held = {turn.name for turn in _held(leases, now)}
     late = []
@@ -372,7 +372,8 @@ def add_failure(settings: Settings, failure: Failure) -> Settings:
 
 def drop_failure(settings: Settings, node: str) -> Settings:
     """Return the settings without the failure of a mended or removed node."""
-    return replace(settings, failures=tuple(each for each in settings.failures if each.node != node))
+    others = tuple(failure for failure in settings.failures if failure.node != node)
+    return replace(settings, failures=others)
 
 
 def last_s(engine_deadline_s: float, soak_s: float) -> float:

@@ -219,10 +219,14 @@ def copy_label(local: Path, meta: Meta) -> Meta:
     """Return ``meta``; for a new file with the label of the file at its path, or of a file beside."""
     if meta.uid is not None:
         return meta
-    beside = sorted(path for path in local.parent.iterdir() if path.is_file() and not path.is_symlink())
-    like = local if local in beside else next(iter(beside), None)
-    if like is None:
+    beside = []
+    for path in local.parent.iterdir():
+        if path.is_file() and not path.is_symlink():
+            beside.append(path)
+    if not beside:
         return meta
+
+    like = local if local in beside else min(beside)
     # By default the kernel would give the label of the directory, which an engine may not be allowed to read.
     return replace(meta, xattrs=label_of(like))
 

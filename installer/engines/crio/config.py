@@ -73,7 +73,8 @@ def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, .
 
     # CRI-O looks for a runtime without a path in its PATH, by the runtime's name.
     wrappable = _list_wrappable(runtimes, default)
-    low_level = low_level_words(runtimes.get(name, {}).get("runtime_path") or name for name in wrappable)
+    binaries = [runtimes.get(name, {}).get("runtime_path") or name for name in wrappable]
+    low_level = low_level_words(binaries)
     if state.hook is not None:
         yield Proposal(files=(_propose_hook(state.hook, entries),), low_level=low_level)
         return
