@@ -31,7 +31,7 @@ LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB a cont
 
 
 class HeldLock:
-    """A lock on a file, valid as long as the file has the same name."""
+    """A lock on a file, valid as long as the file keeps its name."""
 
     def __init__(self, path: str, fd: int, flags: int) -> None:
         self.path = path

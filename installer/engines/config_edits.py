@@ -97,7 +97,7 @@ def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> Eff
 
 
 class Undone(Struct, frozen=True):
-    """A text without our keys, and the edits impossible to undo."""
+    """A text without our keys, and the edits without a simple undo."""
 
     text: str = ""
     overruled: tuple[Edit, ...] = ()  # edits with keys changed since: these keys stay
@@ -227,7 +227,7 @@ def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
 
 
 def group_of(key: Key, name: str) -> str:
-    """Return the runtime's name in a key, ``DEFAULT`` for its key, or the last part of another key."""
+    """Return the runtime's name in a key, ``DEFAULT`` for the default's key, or the last part of another."""
     runtime = runtime_of(key)
     if runtime:
         return runtime

@@ -432,7 +432,7 @@ def is_replaced(host: Host, engine: EngineState) -> bool:
 
 
 def is_unit_edited(host: Host, engine: EngineState, unit: UnitStart) -> bool:
-    """Tell whether a unit's files were changed after an engine's start, if its environment is a guess."""
+    """Tell whether a unit's files were changed after an engine's start with a guessed environment."""
     if engine.started is None or not engine.started.guessed:
         return False
     return _are_younger(host, engine, map(PurePosixPath, (*unit.files, *unit.environment_files)))
@@ -454,7 +454,7 @@ def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPat
 
 
 def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:
-    """Yield the files written by an install for an engine."""
+    """Yield the files that an install may write for an engine."""
     if engine.spec.built_in_runtime:
         return
     if engine.hook is not None:

@@ -243,7 +243,7 @@ def _refuse_undefined(engine: EngineState, live: LiveContainer, name: str) -> In
 
 
 def _find_kind(program: str, facts: Facts) -> str:
-    """Return the OCI runtime behind a program, wrapped by ours or not; "" if unknown."""
+    """Return the OCI runtime of a program: the program, or the runtime wrapped by ours; "" if unknown."""
     if is_ours(program):
         words = toolkit_runtimes(facts.record.toolkit.rendered) if facts.record.toolkit is not None else ()
         program = words[0] if words else ""

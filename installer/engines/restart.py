@@ -60,7 +60,7 @@ def _choose_method(spec: Engine) -> type["_EngineReload"]:
 
 
 def limit_s(spec: Engine, patience: Patience) -> float:
-    """Return the seconds until an engine has to serve the runtimes of a step."""
+    """Return the time for an engine to serve the runtimes of a step, in seconds."""
     return patience.start_s if patience.hurried else max(patience.start_s, spec.start_s)
 
 
@@ -253,7 +253,7 @@ class _ReloadBySignal(_EngineReload):
         return served if self.has_reloaded else None
 
     def _has_reloaded(self, timeout_s: float) -> bool:
-        """Tell whether the engine has read its config since the signal, some time after the signal."""
+        """Tell whether the engine has read its config since the signal: the engine obeys some time later."""
         socket = self.host.local_path(self.engine.socket)
         with suppress(InstallerError):
             if api_of(self.engine.spec).count_reloads(socket, self.began_s, timeout_s=timeout_s):

@@ -412,7 +412,7 @@ def unit_obstacles(
 
 
 def without_unit(engine: EngineState, reason: str) -> InstallerError:
-    """Make the error of an engine without a unit able to reload the engine."""
+    """Make the error of an engine that cannot be reloaded by its unit."""
     if engine.pid is not None:
         remedy: str = Remedy(
             "run it as a systemd service, or configure it unverified with ", Option("restart-mode", "none")

@@ -160,7 +160,7 @@ def decide_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings,
 
 
 def confirm_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings, now: Now) -> Hold | Wait:
-    """Decide from a later answer than the taking's whether the restart may begin.
+    """Decide, from an answer newer than the taking, whether the restart may begin.
 
     After Wait the node returns the turn. Since the answer for ``decide_turn`` the owner may have lowered the
     limit, or another node may have failed.
@@ -284,7 +284,7 @@ def _held(leases: Iterable[Turn], now: Now) -> list[Turn]:
 
 
 def _find_free(leases: Sequence[Turn], node: Node, settings: Settings, now: Now) -> tuple[str, ...]:
-    """List the turns free for a node.
+    """List the turns that a node may take.
 
     After the owner has lowered the limit, turns above the limit may still be held. Each of them blocks the
     highest name below the limit: nodes that take at the same moment never exceed the limit.

@@ -295,7 +295,7 @@ class Host:
         return status.st_size if status else 0
 
     def build_of(self, path: PurePosixPath) -> str:
-        """Return a text different for each build of a program, without a read; "" for a missing program."""
+        """Return a text that differs between builds of a program, from its status; "" if missing."""
         status = self.status(path)
         return f"{status.st_size} {status.st_mtime_ns}" if status else ""
 

@@ -216,7 +216,7 @@ def label_of(local: Path) -> tuple[tuple[str, bytes], ...]:
 
 
 def copy_label(local: Path, meta: Meta) -> Meta:
-    """Return ``meta``; for a new file with the label of the file at its path, or of a file beside."""
+    """Return ``meta``; for a new file with the label of the file at its path, or of a neighbouring file."""
     if meta.uid is not None:
         return meta
     beside = []
@@ -254,7 +254,7 @@ def is_mount_point(local: Path) -> bool:
 
 @contextmanager
 def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
-    """Watch files for the block; yield a function to return the files opened so far."""
+    """Watch files for the block; yield a function that returns the files opened so far."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

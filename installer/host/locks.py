@@ -63,7 +63,7 @@ _CLAIM: Final = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, l
 
 
 class Lock(Struct, frozen=True):
-    """A held lock; the lock lives as long as any descriptor, in this process or in another."""
+    """A held lock; the lock lives as long as any descriptor of the lock, in this process or in another."""
 
     fd: int
 

@@ -45,7 +45,7 @@ _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgr
 
 
 class Peer(Struct, frozen=True):
-    """The process behind the answer on a socket."""
+    """The process answering on a socket."""
 
     pid: int
     name: str  # comm

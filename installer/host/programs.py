@@ -70,7 +70,7 @@ def can_be_started(host: Host, path: PurePosixPath) -> bool:
 def find_file(
     root: PurePosixPath, places: Iterable[PurePosixPath], *, executable: bool
 ) -> PurePosixPath | None:
-    """Return the first of ``places`` with a file below ``root``, a path for this process."""
+    """Return the first of ``places`` with a file below ``root``, a path as seen by this process."""
     for place in places:
         path = Path(root / place)
         if path.is_file() and (not executable or path.stat().st_mode & 0o111):
@@ -98,7 +98,7 @@ def run_in(
     """Run a program of the host.
 
     Args:
-        root: the host's root, as a path for this process.
+        root: the host's root, as seen by this process.
         words: the program and the arguments.
         timeout_s: the longest time.
         environment: the environment variables of the program.

@@ -221,7 +221,7 @@ Connection: TypeAlias = socket.socket
 
 
 def listen_tcp(address: str, port: int) -> Listener:
-    """Open a socket to listen on an address; OSError for a taken address, or an address of another node."""
+    """Return a listening socket for an address; OSError for a taken address, or another node's address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -231,7 +231,7 @@ def listen_tcp(address: str, port: int) -> Listener:
 
 
 def listen_unix(here: Path) -> Listener:
-    """Open a socket to listen at ``here``, for all users; OSError for a taken name."""
+    """Return a listening socket at ``here``, for all users; OSError for a taken name."""
     listener = socket.socket(socket.AF_UNIX)
     with connectable(here) as name:
         before = os.umask(0o777 & ~FOR_ALL)  # a chmod(2) by name could open another user's file to all

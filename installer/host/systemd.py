@@ -198,7 +198,7 @@ def ask_bus(
     timeout_s: float,
     reads: bool = False,
 ) -> T:
-    """Put a question to the first bus on the way to systemd.
+    """Ask systemd over the first bus that leads there.
 
     Args:
         buses: the sockets, the preferred first.
@@ -251,7 +251,7 @@ def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError
 
 
 def late(purpose: str, timeout_s: float) -> PendingError:
-    """Make the error of a late systemd, which may still finish."""
+    """Make the error of a job that systemd has not finished in time, and may still finish."""
     problem = f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)"
     return PendingError(problem, remedy="see systemctl list-jobs on the node")
 
@@ -276,7 +276,7 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
 
 
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
-    """Tell whether logind delays a shutdown for programs with a need of time, like the kubelet."""
+    """Tell whether logind delays a shutdown for programs that asked for time, like the kubelet."""
     # During the delay systemd still answers "running", and the pods are stopped in turn.
     shared = [path for path in buses if path.name != PRIVATE]  # the private bus leads to systemd only
     purpose = "ask logind for a shutdown"
@@ -342,7 +342,7 @@ class UnitStart(Struct, frozen=True):
 
 
 def _list_commands_before(answer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the commands to succeed before a start, each with the setting."""
+    """Yield the commands that must succeed before a start, each with the setting."""
     for setting in ("ExecCondition", "ExecStartPre"):  # systemd before 243 knows only the second
         for _, words, may_fail, *_ in answer.get(setting, ()):
             if not may_fail:

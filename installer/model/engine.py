@@ -393,7 +393,7 @@ class LoadError(Struct, frozen=True):
 
 
 class Engine(ABC):
-    """An engine: the places, and the functions with a difference between engines.
+    """An engine: its places, and the functions specific to the engine.
 
     Derived classes stand in ``engines``, one file each. They have no state: an observed engine is an
     ``EngineState``. All methods are pure.
@@ -595,7 +595,7 @@ class Engine(ABC):
         return None
 
     def read_runtimes(self, _tree: Tree) -> Mapping[str, str]:
-        """Return the runtimes of a text for a look-up by name in the engine, with their programs or ""."""
+        """Return the runtimes of a text that the engine may look up by name, with their programs or ""."""
         return {}
 
     def list_programs(self, _tree: Tree) -> Iterable[tuple[Value, bool]]:
@@ -666,7 +666,7 @@ class Started(Struct, frozen=True):
         return PurePosixPath(self.program).name == process
 
     def mentions(self, word: str) -> bool:
-        """Tell whether a flag or the name of a variable contains ``word``, and may overrule a config."""
+        """Tell whether a flag or the name of a variable contains ``word``: they may overrule a config."""
         return any(word in each.lower() for each in (*self.words, *self.environment))
 
     @property
@@ -780,7 +780,7 @@ class EngineState(Struct, frozen=True):
 
     @property
     def flags_for_texts(self) -> Flags:
-        """The flags of the start for the engine's reading of changed texts."""
+        """The flags of the start at which the engine reads changed texts."""
         if self.spec.is_restarted and self.next_start:
             return self.next_flags
         return self.flags

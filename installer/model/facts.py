@@ -23,7 +23,7 @@ Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME.pattern}\Z")]
 
 
 class Saved(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file as without us; the bytes are in the backup named ``digest``."""
+    """The file as it would be without us; the bytes are in the backup named ``digest``."""
 
     digest: Name
     mode: Annotated[str, msgspec.Meta(pattern=r"\A[0-7]{1,7}\Z")]
@@ -93,7 +93,7 @@ class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CdiRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The engines with devices by CDI and without changes."""
+    """The unchanged engines that take devices by CDI."""
 
     engines: tuple[str, ...]
     lacking: str = ""  # the reason for which we have written no specification for these engines
@@ -206,7 +206,7 @@ def count(number: int, noun: str) -> str:
 
 
 class Reference(Struct, frozen=True):
-    """A text, an engine or a link outside the ledger, possibly on the way to a program of the toolkit."""
+    """A text, an engine or a link outside the ledger that may lead to a program of the toolkit."""
 
     how: str  # begins a sentence that ends with the program
     program: str  # as the text, the engine or the link names the program

@@ -60,7 +60,7 @@ class Listen(Struct, frozen=True):
 
 
 class Mode(StrEnum):
-    """The way to the GPUs for containers on this node."""
+    """How containers on this node get their GPUs."""
 
     AUTO = "auto"  # the mode that changes least on the node (``cdi.plan``)
     RUNTIME = "runtime"  # engines serve runtimes of ours

@@ -28,7 +28,7 @@ class RemoveDirectory(Struct, frozen=True):
 
 
 class FindRuntimes(Struct, frozen=True):
-    """Check that the engine finds ``binaries`` at the paths in the future config."""
+    """Check that the engine finds ``binaries`` at the paths of its future config."""
 
     spec: Engine
     binaries: tuple[PurePosixPath, ...]
