@@ -130,7 +130,7 @@ def _last_check_s(host: Host, options: Options) -> float:
 
 
 def _common_devices(host: Host, engines: Iterable[EngineState], beside: Beside) -> frozenset[str]:
-    """Return the devices of these files for every engine."""
+    """Return the devices that every engine takes from these files."""
     read = [engine.serving.cdi_dirs for engine in engines if engine.serving]
     if not read:
         read = [tuple(beside)]

@@ -191,7 +191,7 @@ def _unusable(reason: str, remedy: str) -> InstallerError:
 
 
 class Plain(str):
-    """A word without quotes: perhaps a number, yes or no."""
+    """A word without quotes, which may stand for a number, or for yes or no."""
 
     __slots__ = ()
 
@@ -321,7 +321,7 @@ def read_yaml(text: str) -> Any:
 
     Raises:
         ValueError: no engine reads the text.
-        InstallerError: the text is too large, or has a construct for engines only, unknown to this program.
+        InstallerError: the text is too large, or has a construct that engines read and this program does not.
     """
     import yaml  # most nodes have no such file
     from yaml.events import DocumentStartEvent

@@ -6,6 +6,7 @@ undo, ``choose_undo_texts`` does. The first candidate without a problem is accep
 """
 
 from collections.abc import Collection, Iterable
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -308,7 +309,7 @@ def _find_refusal(
     if now.fatal:
         return _refuse_fatal(engine, candidate, after, is_restarted=is_restarted)
 
-    edits = [edit for config in candidate.rows for edit in config.edits]
+    edits = list(chain.from_iterable(config.edits for config in candidate.rows))
     # A default that had no definition before us either comes back as it was.
     edited_runtimes = {runtime_of(edit.key) for edit in edits}
     is_as_before = bool(after.undefined) and after.undefined in edited_runtimes
@@ -358,7 +359,9 @@ def _refuse_fatal(
 
 def _is_edited_by_others(facts: Facts, candidate: UndoCandidate) -> bool:
     """Tell whether others have edited our config, and the undo is not the text before us."""
-    digests = {digest for config in candidate.rows for digest in config.ours}
+    digests: set[str] = set()
+    for config in candidate.rows:
+        digests.update(config.ours)
     for write in candidate.writes:
         if write.before is None or write.before.digest in digests:
             continue
@@ -408,6 +411,8 @@ def _list_files_naming(engine: EngineState, candidate: UndoCandidate, facts: Fac
     wanted = (engine.spec.default_key, default)
     naming = []
     for path, file in texts.items():
-        if any((key[-1], value) == wanted for key, value in leaves(tree_of(file, path))):
-            naming.append(str(path))
+        for key, value in leaves(tree_of(file, path)):
+            if (key[-1], value) == wanted:
+                naming.append(str(path))
+                break
     return ", ".join(naming)

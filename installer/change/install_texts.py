@@ -48,7 +48,7 @@ class Candidate(Struct, frozen=True):
 
 
 class InstallRequest(Struct, frozen=True):
-    """The runtimes to serve by an engine, and everything behind the choice of texts."""
+    """The runtimes that an engine is to serve, and everything on which the choice of texts depends."""
 
     engine: EngineState
     entries: tuple[RuntimeEntry, ...]
@@ -150,7 +150,7 @@ def has_recovered_rows(request: InstallRequest) -> bool:
 
 
 def read_inherited(request: InstallRequest, present_texts: Texts) -> EffectiveConfig:
-    """Return our runtimes by the files of a silent engine, with the inherited settings."""
+    """Return our runtimes as the files of a silent engine define them, with the inherited settings."""
     in_files = texts_alone(request.engine, present_texts).handlers
     handlers = {}
     for name in request.names & in_files.keys():
@@ -159,7 +159,7 @@ def read_inherited(request: InstallRequest, present_texts: Texts) -> EffectiveCo
 
 
 def list_former_names(request: InstallRequest) -> set[str]:
-    """Return the names of an engine's runtimes by earlier installs."""
+    """Return the names of the runtimes that earlier installs have given an engine."""
     names: set[str] = set()
     for row in request.facts.record.configs:
         if row.engine == request.engine.name:
@@ -181,7 +181,7 @@ def is_in_force(request: InstallRequest, candidate: Candidate) -> bool:
 
 
 def find_unserved(request: InstallRequest, proposal: Proposal, after: EffectiveConfig) -> Iterator[str]:
-    """Yield, in words, each of our runtimes not served as asked for."""
+    """Yield, in words, the runtimes that an engine would not serve as asked for."""
     if request.engine.hook is not None:
         return
     for entry in request.entries:

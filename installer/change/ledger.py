@@ -121,7 +121,7 @@ class Ledger:
         remove_tree(self._host, layout.check)
 
     def _set_copies_aside(self) -> None:
-        """Move the saved copies of a lost ledger away from the rows of a new ledger.
+        """Move the saved copies of a lost ledger away, so that no row of a new ledger can name them.
 
         A verb that fails before a write leaves the copies in place. Done once: copies saved by this process
         before the write of the new ledger belong to the new ledger.
@@ -214,7 +214,8 @@ class Ledger:
         for path in made:
             if path not in layout.home.parents:
                 host.remove_directory(path)
-        _remove_upwards(host, layout.home, [path for path in made if path in layout.home.parents])
+        above = [path for path in made if path in layout.home.parents]
+        _remove_upwards(host, layout.home, above)
         self.record = Record()
         self.gone = True
 
@@ -227,8 +228,10 @@ class Ledger:
         unclaimed = self._layout.unclaimed
         if not self._host.exists(unclaimed):
             return
-        usual = {path for engine in ENGINES.values() for path in usual_configs(self._host, engine)}
-        for path in usual | {row.path for row in self.record.configs}:
+        configs = {row.path for row in self.record.configs}
+        for engine in ENGINES.values():
+            configs.update(usual_configs(self._host, engine))
+        for path in configs:
             with suppress(InstallerError):  # an unreadable config matches no copy
                 file = self._host.read(path)
                 if file:
@@ -293,7 +296,7 @@ def hold(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
     """Hold the ledger opened by ``opening``, and release the ledger at the end.
 
     Raises:
-        InternalError: an exception was raised, the cause, and the exception is no InstallerError.
+        InternalError: an exception that is no InstallerError was raised; the exception is the cause.
     """
     with internal_errors():
         ledger = opening()

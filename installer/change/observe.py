@@ -235,7 +235,7 @@ class Node(Struct, frozen=True):
         yield from self._search_path()
 
     def _refer_unseen(self, how: str, remedy: str) -> Reference:
-        """Keep the toolkit for an unread file or process, which may need the toolkit."""
+        """Keep the toolkit for an unread file or process, which may need it."""
         return Reference(how, str(self.options.layout.toolkit / RUNTIME), remedy)
 
     def follow_links(
@@ -284,7 +284,7 @@ class Node(Struct, frozen=True):
         return False
 
     def _list_texts(self) -> Iterator[PurePosixPath]:
-        """Yield the files to search, each once, but no edited config, for the text after the undo counts."""
+        """Yield the files to search, each once; of an edited config the text after the undo is judged."""
         host = self.host
         edited = set()
         for row in self.record.configs:

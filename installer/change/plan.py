@@ -285,7 +285,7 @@ def _find_earlier_writes(install: EngineInstall) -> Iterator[WriteConfig]:
 
 
 def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
-    """Return the digest of everything behind an engine's answer.
+    """Return the digest of everything on which an engine's answer depends.
 
     An install that has failed fails again while the digest is the same.
     """
@@ -464,7 +464,7 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
 
 
 def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
-    """Keep the toolkit while others name the toolkit.
+    """Keep the toolkit while others name it.
 
     The rows of undone engines stay then, too: the next undo asks these engines again, since a running engine
     counts, not the files.

@@ -125,15 +125,17 @@ def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> I
     for row in rows:
         former = facts.record.config(row.path)
         if former is not None:
-            named = former.named
-        else:
-            programs = list_programs(facts.contents.get(row.path), row.path)
-            named = tuple(each for each in programs if leads_into(facts, each, layout))
-        yield replace(row, named=named)
+            yield replace(row, named=former.named)
+            continue
+        named = []
+        for program in list_programs(facts.contents.get(row.path), row.path):
+            if leads_into(facts, program, layout):
+                named.append(program)
+        yield replace(row, named=tuple(named))
 
 
 def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layout) -> Iterator[Reference]:
-    """Yield the programs of the toolkit with more mentions in a file than before our first install."""
+    """Yield the programs of the toolkit that a file names more often than before our first install."""
     row = facts.record.config(path)
     known = row.named if row is not None else None
     if known is None:  # a ledger of 0.1.0 tells the text alone
@@ -145,7 +147,7 @@ def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layo
 
 
 def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]:
-    """Yield the programs of engines' flags, and of the other runtimes in force.
+    """Yield the programs that engines start by a flag, or by the runtimes of others in force.
 
     A reloaded engine serves the runtimes of the files, which are judged as texts.
     """

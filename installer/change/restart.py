@@ -186,9 +186,11 @@ def _find_refusals_of_undo(
     written = ", ".join(str(write.path) for write in candidate.writes)
     state = "names our default no more" if candidate.demoted else "is without us"
     until = f"{written} {state}, and the toolkit stays until {engine.title} has read that"
-    return tuple(
-        InstallerError(each.problem, remedy=f"{each.remedy}; {until}", code=each.code) for each in refusals
-    )
+    completed = []
+    for refusal in refusals:
+        remedy = f"{refusal.remedy}; {until}"
+        completed.append(InstallerError(refusal.problem, remedy=remedy, code=refusal.code))
+    return tuple(completed)
 
 
 def decide_for_rollback(engine: EngineState, tried: Reload | None) -> Restart:
@@ -220,11 +222,10 @@ def explain_still_served(request: UndoRequest, candidate: UndoCandidate) -> Inst
     if request.configs and (not candidate.writes or only_hooks):
         return None
 
-    removed = [
-        entry
-        for entry in expect_after_undo(request, candidate).absent
-        if is_removed(request.facts, str(entry.binary), request.options.layout)
-    ]
+    removed = []
+    for entry in expect_after_undo(request, candidate).absent:
+        if is_removed(request.facts, str(entry.binary), request.options.layout):
+            removed.append(entry)
     if engine.serving is None:
         names = [entry.name for entry in removed]
         reason = (

@@ -16,7 +16,7 @@ from installer.model.steps import WriteConfig
 
 
 class UndoRequest(Struct, frozen=True):
-    """The undo of an engine, and everything behind the plan of the undo."""
+    """The undo of an engine, and everything on which the plan depends."""
 
     row: EngineRow
     engine: EngineState

@@ -82,7 +82,7 @@ class Work(Struct, frozen=True):
 
 
 class Baseline(Enum):
-    """The fingerprint of the watched places from which the next change counts."""
+    """The moment of the fingerprint: each later difference is a change."""
 
     BEFORE_CHECK = auto()  # the check has written no file
     AFTER_CHECK = auto()  # the check has written files
@@ -95,10 +95,10 @@ def take_fingerprint(work: Work) -> str:
 
 
 def wait_for_owner(work: Work, error: InstallerError, fingerprint_before: str, reason: str) -> Watch:
-    """Publish why an install waits; return the paths to watch until it is tried again.
+    """Publish the reason why an install waits; return the paths to watch until the next try.
 
     Args:
-        work: the node, which is as it was before the install.
+        work: the node, as before the install.
         error: the reason.
         fingerprint_before: the fingerprint of the node at the beginning of the install.
         reason: why a waiting install was started again, in the words of ``Supervisor``; "" for the first try.
@@ -356,7 +356,7 @@ class _Check:
         return self.end_unready(error, monotonic() + delay_s)
 
     def await_owner(self, error: InstallerError, *, is_new: bool) -> Watch:
-        """Publish what only the owner can change; a node that serves what its ledger says stays ready.
+        """Publish a problem for the owner; a node with the ledger's runtimes in force stays ready.
 
         Nothing was changed. The problem is logged and counted once, not at each try.
 
@@ -378,7 +378,7 @@ class _Check:
         return self.end()
 
     def await_turn(self, error: TurnWaitError, *, is_new: bool) -> Watch:
-        """Publish that the node waits for a turn; a node that serves what its ledger says stays ready.
+        """Publish that the node waits for a turn; a node with the ledger's runtimes in force stays ready.
 
         Nothing was changed. Each change of the reason is logged, except a change of the other nodes that
         hold turns.
@@ -395,11 +395,11 @@ class _Check:
     def keep_install(
         self, reason: InstallerError, awaited: "tuple[watch.Place, ...]", next_check_s: float, *, counts: bool
     ) -> None:
-        """Note why the next change waits; a node that serves what its ledger says stays ready.
+        """Note why the next change waits; a node with the ledger's runtimes in force stays ready.
 
         Args:
             reason: the reason.
-            awaited: the places of which one changes when the reason goes.
+            awaited: the places that change when the reason goes.
             next_check_s: the time of the next check if nothing changes; 0 for the usual time.
             counts: the reason counts as a failure in the metrics.
         """
@@ -418,7 +418,7 @@ class _Check:
         )
 
     def check_row(self, row: EngineRow) -> EngineCheck:
-        """Ask an engine of the ledger whether it serves our runtimes as the ledger has them."""
+        """Ask an engine of the ledger whether our runtimes are in force as recorded."""
         last = {check.name: check for check in self.previous.engines}
         check = last.get(row.name, EngineCheck(row.name))
         engine = engine_of_row(row)
@@ -519,7 +519,7 @@ class _Check:
                 log.info("node ready again", engines=sorted(proven.engines))
 
     def publish_kept_readiness(self, *, ready: bool) -> None:
-        """Publish readiness for what the ledger says, of a node whose next change waits for the owner."""
+        """Publish readiness for the ledger's runtimes while the next change waits for the owner."""
         if ready:
             readiness.publish(self.host, self.options.ready_file, self.record)
         else:
@@ -546,8 +546,8 @@ class _Check:
         """Note the state of the engines.
 
         Args:
-            plan: the plan, with the engines as they were observed.
-            proven: the plan was carried out; without it, its reasons tell which engines do not serve.
+            plan: the plan, with the observed engines.
+            proven: the plan was carried out; else the reasons of the plan name the engines that do not serve.
             asking: raise where an engine is stopped or the runtime that ours start is gone, and have the
                 engines' own programs validate the present configs.
 
@@ -595,7 +595,7 @@ class _Check:
         self.note_pace(failures=0)
 
     def ask_reloaded(self, plan: Plan) -> dict[str, EngineState]:
-        """Return the engines of a plan; ask the reloaded engines again, which were observed before."""
+        """Return the engines of a plan; ask the reloaded engines again."""
         engines: dict[str, EngineState] = {}
         for name, engine in plan.engines.items():
             engines[name] = ask(self.host, engine) if name in plan.reloaded else engine
@@ -667,7 +667,7 @@ class _Check:
 
 
 def _say_that_run_goes_on(error: InstallerError) -> InstallerError:
-    """Return an error whose remedy does not end with the act of running again: ``run`` waits for the rest."""
+    """Drop the act of running again from the remedy: ``run`` waits for the rest."""
     parts: list[str | Option] = [error.remedy]
     if isinstance(error.remedy, Remedy):
         parts = [*error.remedy.parts]
@@ -679,7 +679,7 @@ def _say_that_run_goes_on(error: InstallerError) -> InstallerError:
 
 
 def list_awaited(host: Host, engines: Iterable[EngineState]) -> "tuple[watch.Place, ...]":
-    """Return the places of which one changes when an owner acts on one of the engines.
+    """List the places that change when an owner acts on any of the engines.
 
     These engines need not be in the ledger. Each start makes socket and pidfile; configs, unit and program
     decide the next start.
@@ -749,7 +749,7 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
 
 
 def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
-    """Return why a configured engine cannot be asked: the engine does not run, or its CRI is off."""
+    """Explain why a configured engine cannot be asked: the engine does not run, or CRI is off."""
     spec = ENGINES[row.name]
     reason = "it does not run: nothing answers on its socket"
     remedy = f"start {spec.title}; if it runs, its socket was removed: restart both"
@@ -855,7 +855,7 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
 
 
 def process_of(host: Host, engine: EngineState) -> str:
-    """Return the path of an engine's process below /proc, "" where it cannot be seen."""
+    """Return the path of an engine's process below /proc, "" for an invisible process."""
     if engine.pid:
         return f"/proc/{engine.pid}"
     # The engine is in another pid namespace; the host's /proc may be mounted. Its unit may run k3s around it.

@@ -61,12 +61,12 @@ class Drifted(Struct, frozen=True):
 
     @classmethod
     def of(cls, plan: Plan, record: Record, edited: Collection[str] = ()) -> "Drifted":
-        """Return what a plan is about to repair.
+        """Return the drift that a plan is about to repair.
 
         Args:
             plan: the plan of an install, which differs from the node.
             record: the content of the ledger.
-            edited: paths of configs that had more in them than our text.
+            edited: paths of configs with more in them than our text.
         """
         things: dict[str, str] = {}
         engines: list[str] = []
@@ -125,7 +125,7 @@ def find_refusal(
         drifted: the drift.
         repairs: the former repairs of each thing.
         now_s: the present moment, on the clock of ``repairs``.
-        clock: words a moment of that clock for a user.
+        clock: words a moment of this clock for a user.
     """
     if not drifted.things:
         return None
@@ -233,7 +233,7 @@ def select_recent(repairs: Repairs, now_s: float) -> Repairs:
 
 
 def add_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repairs:
-    """Return the repairs with one more of each thing."""
+    """Add a repair of each thing."""
     repairs_now = dict(select_recent(repairs, now_s))
     for thing in things:
         repairs_now[thing] = (*repairs_now.get(thing, ()), now_s)
@@ -241,6 +241,6 @@ def add_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repai
 
 
 def rest_s(idle: Sequence[float], now_s: float) -> float:
-    """Return for how many seconds a change starts no check; ``idle`` has the checks that found nothing."""
+    """Return for how many seconds a change starts no check; ``idle`` has the checks without a finding."""
     recent = [moment for moment in idle if now_s - moment < CHECKS_WITHIN_S]
     return REST_S if len(recent) >= CHECKS else 0.0

@@ -24,7 +24,7 @@ POLL_S: Final = 0.2
 
 
 def find_fresh_edits(plan: Plan, record: Record) -> dict[str, tuple[PurePosixPath, ...]]:
-    """Return the fresh edits of others in the configs of each engine that a plan restarts."""
+    """Return the fresh edits of others in the configs of the engines to restart."""
     edits: dict[str, tuple[PurePosixPath, ...]] = {}
     for name in plan.reloaded:
         engine = plan.engines[name]
@@ -41,9 +41,9 @@ def await_restart(
 
     Args:
         host: the node.
-        plan: the plan that would restart the engines.
+        plan: the plan to restart the engines.
         edits: the fresh edits of each engine.
-        timeout_s: how long an engine may take to answer after its restart.
+        timeout_s: how long an engine may take to answer after the restart.
 
     Raises:
         StoppedError: a stop is pending.
@@ -78,7 +78,7 @@ def await_restart(
 
 
 def _list_start_places(host: Host, engine: EngineState) -> "list[watch.Place]":
-    """Return the places that each start of an engine changes."""
+    """Return the places that change at each start of an engine."""
     paths: Iterable[PurePosixPath] = (engine.socket,)
     if engine.spec.pidfile is not None:
         paths = (engine.socket, engine.spec.pidfile)
@@ -90,7 +90,7 @@ def _list_start_places(host: Host, engine: EngineState) -> "list[watch.Place]":
 
 
 def _await_answer(host: Host, engine: EngineState, timeout_s: float) -> None:
-    """Wait until an engine that others restart serves again."""
+    """Wait until an engine serves again after a restart by others."""
     deadline = time.monotonic() + max(timeout_s, engine.spec.start_s)
     while ask(host, engine).serving is None and time.monotonic() < deadline:
         supervision.raise_if_stopped()

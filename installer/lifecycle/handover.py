@@ -62,8 +62,8 @@ def may_finish(host: Host, options: Options, record: Record, error: UndoIncomple
 def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s: float) -> None:
     """Have the unit finish the undo.
 
-    Return once the unit has loaded all its modules: then this process may end and its image be removed. A
-    unit that already waits goes on.
+    Return once the unit has loaded all modules: then this process may end, and the image be removed. A
+    waiting unit goes on.
 
     Args:
         host: the host.
@@ -155,6 +155,6 @@ def is_waiting(host: Host) -> bool:
 
 
 def forget_failure(host: Host) -> None:
-    """Reset the failed state of the unit in systemd: another process has finished its undo."""
+    """Reset the failed state of the unit in systemd: another process has finished the undo."""
     with suppress(InstallerError):
         unit_jobs.reset_failed(host, UNIT)

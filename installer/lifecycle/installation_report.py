@@ -86,7 +86,7 @@ class Installation(Struct, frozen=True):
 
     @property
     def obstacle(self) -> str:
-        """The first reason why the node is not ready, "" where there is none."""
+        """The first reason why the node is not ready, or ""."""
         for line in self.lines:
             if not line.good and not line.later:
                 return f"{line.subject}: {line.state}"
@@ -94,7 +94,7 @@ class Installation(Struct, frozen=True):
 
 
 def read_installation(host: Host, options: Options, *, deep: bool = False) -> Installation:
-    """Read the install of a node or, without a ledger, the leftovers of one.
+    """Read the install of a node or, without a ledger, the leftovers of an install.
 
     Args:
         host: the host.
@@ -134,7 +134,7 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
 
 
 def _repaired_by_run(line: Line, last_check: LastCheck) -> Line:
-    """Return the line with the remedy that is possible while ``run`` waits."""
+    """Give the line the remedy for the time while ``run`` waits."""
     remedy = f"{RECONCILE} puts it right"
     problem = last_check.problem
     if problem is not None and problem.code == "config-disturbs-others":
@@ -200,7 +200,7 @@ def _list_recorded(
 
 
 def _is_taken_up(host: Host, row: EngineRow) -> bool:
-    """Tell whether an engine whose restart was left to its owner serves by now what the install has set."""
+    """Tell whether an engine, with the restart left to the owner, serves the install's settings by now."""
     if row.pending != LEFT:
         return False
     engine = engine_of_row(row)
@@ -321,8 +321,8 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         layout: the paths of the install.
         row: the config in the ledger.
         record: the content of the ledger.
-        in_force: tells whether an engine still has an edit of ours, from whichever file.
-        kept: the words for a config whose keys of ours are in force.
+        in_force: tells whether an engine still has our edit, from whichever file.
+        kept: the words for a config with our keys in force.
     """
     file = host.read(row.path)
     original_digest = row.original.digest if row.original else ""
@@ -387,7 +387,7 @@ def list_last_check(check: LastCheck | None, record: Record) -> Iterator[Line]:
 
 
 def _describe_engine(engine: EngineCheck, *, by_cdi: bool) -> Iterator[Line]:
-    """Yield the state of an engine at the last check, and the flaw of its next start."""
+    """Yield the state of an engine at the last check, and the flaw of the next start."""
     if engine.serves:
         state = "serves our runtimes"
         if engine.runs_hook:
@@ -404,7 +404,7 @@ def _describe_engine(engine: EngineCheck, *, by_cdi: bool) -> Iterator[Line]:
 
 
 def is_left_to_owner(check: LastCheck, record: Record) -> bool:
-    """Tell whether the check has found nothing but a restart that is left to the owner of the engine."""
+    """Tell whether the check has found only a restart left to the owner."""
     if check.keeps_install:
         return True
     is_postponed = any(row.restart_due for row in record.engines)

@@ -244,7 +244,7 @@ def publish_waiting(  # noqa: PLR0913 - the node, the reason and its effect
 
 @log_failures()
 def publish_pending(host: Host, options: Options, ledger: Ledger) -> None:
-    """Tell of an undo with work left: nothing is proven any more, and nothing has failed."""
+    """Tell that an undo is not finished: nothing is proven any more, and nothing has failed."""
     if not ledger.record.published or ledger.gone:
         return
     counts = read_counts(host, options.layout)

@@ -315,7 +315,7 @@ Manifest: TypeAlias = Mapping[str, str]
 
 
 def make_manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
-    """Return the manifest of a version, without config.toml, a file for administrators to edit."""
+    """Return the manifest of a version, without config.toml, which administrators edit."""
     manifest = {}
     for file in files:
         if file.path == CONFIG:
