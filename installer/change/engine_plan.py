@@ -27,7 +27,7 @@ from installer.engines import next_start
 from installer.engines.config_edits import Ask, digest_of, read_present, without_us
 from installer.engines.reloading import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
-from installer.model.engine import EngineState, SeenStart
+from installer.model.engine import EffectiveConfig, EngineState, SeenStart
 from installer.model.facts import ConfigRow, EngineRow, Facts, Record
 from installer.model.files import DEFAULT_INSTALL_DIR, File
 from installer.model.options import InUse, Options
@@ -331,7 +331,10 @@ def _make_rows_after_undo(
 
 
 def roll_back_engine(
-    engine: EngineState, written: Sequence[WriteConfig], tried: Reload | None
+    engine: EngineState,
+    written: Sequence[WriteConfig],
+    tried: Reload | None,
+    in_force: EffectiveConfig | None = None,
 ) -> Sequence[Step]:
     """Plan to restore an engine's former texts, and the runtimes that the engine served before.
 
@@ -339,9 +342,10 @@ def roll_back_engine(
         engine: the engine as observed before the failed plan.
         written: the writes of the failed plan.
         tried: the restart of the failed plan; None if the plan failed before the restart.
+        in_force: the config of an engine asked after its failed reload; None if unknown.
     """
     writes = [replace(step, before=step.after, after=step.before) for step in reversed(written)]
-    restart = decide_for_rollback(engine, tried)
+    restart = decide_for_rollback(engine, tried, in_force)
     if tried is None or restart.when is not When.NOW:
         return writes
     # What dockerd has in force depends on when it failed, so it counts as unknown.

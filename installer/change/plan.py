@@ -25,7 +25,7 @@ from installer.config_text import flatten
 from installer.engines import ENGINES
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
-from installer.model.engine import STANDARD_NAMES, EngineState, RuntimeEntry
+from installer.model.engine import STANDARD_NAMES, EffectiveConfig, EngineState, RuntimeEntry
 from installer.model.facts import (
     OWNER,
     ConfigRow,
@@ -515,12 +515,14 @@ def _check_undo(facts: Facts, options: Options) -> Part:
     return Part(NODE, notes=tuple(notes), obstacles=tuple(obstacles), needed=tuple(needed))
 
 
-def plan_rollback(
+def plan_rollback(  # noqa: PLR0913 - a plan, its state, and what was found since
     plan: Plan,
     done: tuple[Step, ...],
     record: Record,
     running: tuple[Container, ...] = (),
+    *,
     reason: str = "the install failed",
+    in_force: Mapping[str, EffectiveConfig] | None = None,
 ) -> Plan:
     """Plan to revert the steps ``done`` of a plan and to restore the former rows, ``record``.
 
@@ -533,6 +535,7 @@ def plan_rollback(
         record: the ledger before the plan.
         running: the containers on our runtimes.
         reason: the reason of the roll-back, for the log.
+        in_force: the configs of the engines that were asked after their reload had failed.
     """
     used: set[str] = set()  # the engines that stay as they are
     if record.toolkit is None:
@@ -550,7 +553,8 @@ def plan_rollback(
         if name in used:
             continue
         writes = [step for step in of_engines if isinstance(step, WriteConfig) and step.engine == name]
-        steps += engine_plan.roll_back_engine(plan.engines[name], writes, reloads.get(name))
+        now = (in_force or {}).get(name)
+        steps += engine_plan.roll_back_engine(plan.engines[name], writes, reloads.get(name), now)
     if not used:
         for step in reversed(done):
             undo = describe(step).undo if step not in of_engines else None

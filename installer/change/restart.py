@@ -20,6 +20,7 @@ from installer.change.references import is_removed
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
 from installer.engines import next_start
 from installer.engines.config_edits import is_hook, read_present
+from installer.engines.reloading import serves_as_before
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig, EngineState, Extras
 from installer.model.options import RestartMode
@@ -193,17 +194,23 @@ def _find_refusals_of_undo(
     return tuple(completed)
 
 
-def decide_for_rollback(engine: EngineState, tried: Reload | None) -> Restart:
+def decide_for_rollback(
+    engine: EngineState, tried: Reload | None, in_force: EffectiveConfig | None = None
+) -> Restart:
     """Decide whether a roll-back restarts an engine.
 
     Args:
         engine: the engine as observed before the failed plan.
         tried: the restart of the failed plan; None if the plan failed before the restart.
+        in_force: the config of an engine asked after its failed reload; None if unknown.
     """
     if tried is None:
         return Restart(When.NOT_NEEDED, "the engine was not restarted")
     if engine.serving is None:
         return Restart(When.NOT_NEEDED, "the engine was silent before")
+    if engine.spec.reads_config_on_signal and serves_as_before(engine, in_force):
+        # dockerd would refuse this reload for the same reason.
+        return Restart(When.NOT_NEEDED, "the engine has refused the reload, and serves what it served before")
     if engine.spec.built_in_runtime:
         return Restart(When.NOT_NEEDED, "the engine finds the toolkit by itself")
     return Restart(When.NOW, "the engine has to serve what it served before")

@@ -3,7 +3,7 @@
 ``apply`` carries out an install, ``apply_undo`` an undo; ``_do`` does one step.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -18,10 +18,11 @@ from installer.cdi.generate import change_device_nodes, held_node, management_sp
 from installer.cdi.plan import generated
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan, plan_rollback
-from installer.engines import ENGINES
+from installer.engines.ask import ask
 from installer.engines.containers import await_created, find_running_containers, find_substitute_runtime
 from installer.engines.dependencies import refuse_unseen
 from installer.engines.dry_run import refuse_changed
+from installer.engines.reloading import serves_as_before
 from installer.engines.restart import reload, write_once_idle
 from installer.engines.seen_start import complete_row
 from installer.errors import (
@@ -38,6 +39,7 @@ from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
+from installer.model.engine import EffectiveConfig
 from installer.model.facts import OWNER, Failure, Record, names_of
 from installer.model.files import File, Layout, Meta
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
@@ -136,20 +138,43 @@ def _needs_our_edits(context: Context, plan: Plan, reload: Reload, error: Instal
     """
     if isinstance(error, NotBegunError | PendingError):
         return False
-    if not ENGINES[reload.engine].is_restarted:
+    engine = plan.engines[reload.engine]
+    if engine.serving is None or _is_faultless(error):
         return False
-    if plan.engines[reload.engine].serving is None or _is_faultless(error):
-        return False
-    return monotonic() <= context.until_s
+    if engine.spec.reads_config_on_signal:
+        # dockerd has refused the reload: the texts are put back without another.
+        in_force = _ask_signalled(context, plan, [reload]).get(reload.engine)
+        return serves_as_before(engine, in_force)
+    return engine.spec.is_restarted and monotonic() <= context.until_s
+
+
+def _ask_signalled(context: Context, plan: Plan, done: Sequence[Step]) -> dict[str, EffectiveConfig]:
+    """Ask the engines that were signalled for their configs in force; leave out silent engines."""
+    in_force: dict[str, EffectiveConfig] = {}
+    for step in done:
+        if isinstance(step, Reload) and step.spec.reads_config_on_signal:
+            serving = ask(context.host, plan.engines[step.engine]).serving
+            if serving is not None:
+                in_force[step.engine] = serving
+    return in_force
 
 
 def _restore_our_edits(
     context: Context, plan: Plan, done: list[WriteConfig | Reload], record: Record, cause: InstallerError
 ) -> UndoIncompleteError:
-    """Restart an engine with our edits after a failure without them; return the reason as an error."""
+    """Give an engine our edits again after a failure without them; return the reason as an error."""
     engine = plan.engines[done[-1].engine]
-    problem = f"undo our edits of {engine.title} (it does not run as before without them: {cause.problem})"
-    back = plan_rollback(plan, tuple(done), replace(record, undo_problem=problem), reason="the undo failed")
+    reason = f"it does not run as before without them: {cause.problem}"
+    if engine.spec.reads_config_on_signal:
+        reason = f"it does not take up its config without them: {cause.problem}"
+    problem = f"undo our edits of {engine.title} ({reason})"
+    back = plan_rollback(
+        plan,
+        tuple(done),
+        replace(record, undo_problem=problem),
+        reason="the undo failed",
+        in_force=_ask_signalled(context, plan, done),
+    )
     try:
         with internal_errors():
             carry_out(replace(context, rolls_back=True), back, never_stop)
@@ -264,7 +289,10 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
             running = find_running_containers(
                 context.host, context.layout, plan.in_progress, plan.engines.values()
             )
-            back = plan_rollback(plan, tuple(done), record, running)
+            in_force: Mapping[str, EffectiveConfig] = {}
+            if not _is_faultless(cause):  # a reload that had its whole time is not on its way any more
+                in_force = _ask_signalled(context, plan, done)
+            back = plan_rollback(plan, tuple(done), record, running, in_force=in_force)
             carry_out(replace(context, rolls_back=True), back, never_stop)
         if not back.in_use:
             return

@@ -42,6 +42,17 @@ def plan_reload(
     return [*steps, reload, *afterwards]
 
 
+def serves_as_before(engine: EngineState, serving: EffectiveConfig | None) -> bool:
+    """Tell whether an engine with ``serving`` in force serves the same as it did at its observation."""
+    before = engine.serving
+    if before is None or serving is None or before.default != serving.default:
+        return False
+    for one, other in ((before, serving), (serving, before)):
+        if any(engine.spec.find_differences(one, other)):
+            return False
+    return True
+
+
 def postpone(engine: EngineState) -> NotYetError:
     """Return the error that postpones the restart of an engine with containers in state CREATED."""
     short_ids = [container_id[:12] for container_id in sorted(engine.creating)]

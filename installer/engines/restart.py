@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from installer.engines.apis import api_of
 from installer.engines.ask import ASK_S, ask
 from installer.engines.config_files import write_config
-from installer.engines.reloading import postpone
+from installer.engines.reloading import postpone, serves_as_before
 from installer.engines.startup import unit_obstacle, without_unit
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, systemd, unit_jobs
@@ -26,6 +26,7 @@ from installer.model.engine import EffectiveConfig, Engine, EngineState
 from installer.model.steps import Reload, WriteConfig
 
 POLL_S: Final = 0.01
+NO_RELOAD: Final = "it has completed no reload since its signal"
 
 
 def reload(
@@ -139,9 +140,15 @@ class _EngineReload(ABC):
             self.patience.check()  # before anything is called a failure: the question may have lasted long
 
             is_late = time.monotonic() > self.deadline and not (served is not None and may_start_later)
+            if is_late and self.has_kept_everything():
+                return False
             if is_late or (is_hopeless and not may_start_later):
                 raise self.explain_failure(is_late=is_late)
             time.sleep(POLL_S)
+
+    def has_kept_everything(self) -> bool:
+        """Tell whether the engine has not obeyed, and has in force all that it should have."""
+        return False
 
     def explain_loss(self, lost: Iterable[str]) -> InstallerError:
         """Make the error of an engine with our runtimes, but with other runtimes lost or changed."""
@@ -268,6 +275,23 @@ class _ReloadBySignal(_EngineReload):
         """Answer that waiting may always help: the engine goes on, or its unit is restarted."""
         return False
 
+    def has_kept_everything(self) -> bool:
+        """Tell whether dockerd has refused the reload of an undo, and has nothing of ours in force.
+
+        dockerd refuses each reload while something is in its way that it notices only then. It has nothing to
+        take up if it serves what it served before, and the undo asks for nothing else.
+        """
+        serving = self.answer.serving
+        if self.has_reloaded or self.unit_before is not None or not self.patience.may_rest:
+            return False
+        if serving is None or not self.step.satisfied_by(serving) or self.step.lost_in(serving):
+            return False
+        if not serves_as_before(self.engine, serving):
+            return False
+        reason = "it serves already what it should, so its config was put back without a reload"
+        log.warning("reload refused by the engine", engine=self.engine.name, reason=reason)
+        return True
+
     def find_reason(self) -> tuple[str, Remedy]:
         """Find the reason of a failure; an engine that has read its config may read another file."""
         reason, remedy = super().find_reason()
@@ -277,6 +301,8 @@ class _ReloadBySignal(_EngineReload):
                 f"if that config is not {self.engine.config}, name it with ",
                 Option("config", "PATH", self.engine.name),
             )
+        elif self.unit_before is None and self.answer.serving is not None and reason != NO_RELOAD:
+            reason = f"{NO_RELOAD}, and {reason}"
         return reason, remedy
 
 
@@ -303,7 +329,7 @@ def _describe(answer: EngineState, step: Reload) -> str:
     if serving is None:
         return answer.silence_reason
     if serving.ready and step.satisfied_by(serving):
-        return "it has completed no reload since its signal"
+        return NO_RELOAD
 
     listed = ", ".join(f"{name}={binary or '(built in)'}" for name, binary in serving.binaries.items())
     description = f"it serves {listed or 'no runtime'}, default {serving.default or '(none)'}"

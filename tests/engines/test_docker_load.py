@@ -19,6 +19,7 @@ from tests.engines.nodes import OURS, SOURCE, Node
 from tests.engines.roots import Roots
 from tests.engines.told import but_the_ledger, sentence, served, snapshot
 from tests.engines.versions import EngineSet
+from tests.support.waiting import until
 
 REGISTRIES: Final = (
     *("a b", "-x", "x-", "http://x", "HTTP://x", "https://x:5000", "ftp://x", "10.0.0.0/8", "10.0.0.0/99"),
@@ -161,3 +162,107 @@ def test_no_reload_of_ours_meets_a_registry_that_dockerd_refuses(docker_node: No
     node.write(DOCKER, installed)
     node.installer("uninstall", check=True)
     assert (served(node), node.read(DOCKER)) == (before, DAEMON_JSON)
+
+
+HOME: Final = "/usr/local/nvidia/.toolkit-installer"
+PROXY: Final = {**json.loads(DAEMON_JSON), "userland-proxy": True}
+SCRIPTS: Final = (
+    "/var/lib/docker/runtimes"  # where dockerd from 23 on writes a script for a runtime with arguments
+)
+WITH_ARGUMENTS: Final = {"site": {"path": "/usr/sbin/runc", "runtimeArgs": ["--debug"]}}
+
+
+def _block_reloads(node: Node) -> None:
+    """Have dockerd refuse each reload with a runtime that has arguments, for a reason in no config."""
+    node.run(["rm", "-r", SCRIPTS])
+    node.write(SCRIPTS, "")
+
+
+def _takes_all_reloads(node: Node) -> bool:
+    """Tell whether this dockerd is 20.10, which takes the reloads up that the later refuse; an install succeeds."""
+    if not (node.docker_version or "").startswith("20."):
+        return False
+    node.installer("install", *SOURCE, check=True)
+    return True
+
+
+def _unblock_reloads(node: Node) -> None:
+    node.run(["rm", SCRIPTS])
+    node.run(["mkdir", SCRIPTS])
+
+
+@pytest.mark.any_version
+def test_a_userland_proxy_without_a_path_by_which_dockerd_refuses_each_reload_is_told_before_a_write(
+    docker_node: Node,
+) -> None:
+    node = docker_node
+    node.write(DOCKER, json.dumps(PROXY, indent=4))
+    node.restart("docker")
+    files, before = snapshot(node), served(node)
+    if _takes_all_reloads(node):
+        return
+
+    planned, refused = node.installer("plan", *SOURCE), node.installer("install", *SOURCE)
+
+    assert (planned.returncode, refused.returncode) == (1, 1), refused.stderr
+    words = "dockerd would refuse it: userland-proxy is enabled, but userland-proxy-path is not set"
+    assert words in planned.stdout
+    assert words in sentence(refused.stderr)
+    assert (snapshot(node), served(node)) == (files, before)
+
+
+@pytest.mark.any_version
+def test_a_reload_that_dockerd_refuses_for_an_unknown_reason_leaves_nothing_of_ours(
+    docker_node: Node,
+) -> None:
+    node = docker_node
+    node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "runtimes": WITH_ARGUMENTS}, indent=4))
+    node.restart("docker")
+    _block_reloads(node)
+    files, before = snapshot(node), served(node)
+    if _takes_all_reloads(node):
+        return
+
+    failed = node.installer("install", *SOURCE, "--timeout", "5")
+
+    assert failed.returncode == 1, failed.stderr
+    assert "it has completed no reload since its signal" in sentence(failed.stderr)
+    # The ledger remembers the plan that failed, and no more.
+    new = {path for path, what in snapshot(node).items() if files.get(path) != what}
+    assert new == {"/usr/local/nvidia", HOME, f"{HOME}/ledger", f"{HOME}/lock"}
+    assert (files.keys() - snapshot(node).keys(), served(node)) == (set(), before)
+
+    # The same after the install: the undo puts our keys back, for dockerd still serves our runtimes.
+    _unblock_reloads(node)
+    node.installer("install", *SOURCE, check=True)
+    _block_reloads(node)
+    files, installed = snapshot(node), served(node)
+    left = node.installer("uninstall", "--timeout", "5")
+    assert left.returncode == 4, left.stderr
+    assert "it does not take up its config without them" in sentence(left.stderr)
+    assert but_the_ledger(snapshot(node)) == but_the_ledger(files)
+    assert served(node) == installed
+    _unblock_reloads(node)
+    node.installer("uninstall", check=True)
+    assert served(node) == before
+
+
+@pytest.mark.any_version
+def test_an_undo_of_a_reload_that_dockerd_refused_needs_no_reload(docker_node: Node) -> None:
+    node = docker_node
+    node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "runtimes": WITH_ARGUMENTS}, indent=4))
+    node.restart("docker")
+    _block_reloads(node)
+    files, before = snapshot(node), served(node)
+    if _takes_all_reloads(node):
+        return
+    install = node.start_installer("install", *SOURCE, "--timeout", "60")
+    until(lambda: "nvidia" in node.read(DOCKER), lambda: install.log)
+    install.kill()
+    install.wait()
+
+    undone = node.installer("uninstall", "--timeout", "5")
+
+    assert undone.returncode == 0, undone.stderr
+    assert "reload refused by the engine" in undone.stderr
+    assert (snapshot(node), served(node)) == (files, before)

@@ -69,6 +69,10 @@ ODD: Final = (
     '{"default-runtime": "/usr/sbin/runc"}',
     '{"default-runtime": "/usr/x.y/runc"}',
     '{"features": {"cdi": true}}',
+    '{"userland-proxy": true}',
+    '{"userland-proxy": true, "userland-proxy-path": ""}',
+    '{"userland-proxy": false, "userland-proxy-path": ""}',
+    '{"userland-proxy-path": ""}',
 )
 
 

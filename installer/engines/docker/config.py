@@ -35,6 +35,11 @@ DEFAULT: Final = "default-runtime"
 BUILT_IN: Final = "runc"
 FIELDS: Final = ("path", "runtimeArgs", "runtimeType", "options")
 LATER: Final = (23,)  # from here on dockerd reads runtimes as 26.1.5 does; the releases before as 20.10.24
+# From here on (measured: 26.1.5 and 28.5.2) each SIGHUP is refused where the text itself says PROXY without a
+# PROXY_PATH. A start takes the path of a flag, or looks docker-proxy up (engine-facts.md#dockerd-load).
+NEEDS_PROXY: Final = (26,)
+PROXY: Final = "userland-proxy"
+PROXY_PATH: Final = "userland-proxy-path"
 OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  # as 20.10 lists them
 
 
@@ -96,6 +101,12 @@ class DockerdModel(Struct, frozen=True):
         tree, flaw = self._read(file)
         if flaw:
             return Refused(flaw)
+        lacks_proxy = tree.get(PROXY) is True and not tree.get(PROXY_PATH)
+        if lacks_proxy and self.version and self.version >= NEEDS_PROXY:
+            return Refused(
+                f"{PROXY} is enabled, but {PROXY_PATH} is not set",
+                remedy=f"set {PROXY_PATH} in {self.path} or take {PROXY} out of it, then run again",
+            )
 
         named_default = text(tree, DEFAULT, self.path)
         runtimes = _read_handlers(table(tree, (RUNTIMES,), self.path))
