@@ -30,11 +30,20 @@ from installer.engines.config_files import (
 from installer.engines.host_reader import Reader
 from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import engine_of_row, list_said, with_flags, with_start
-from installer.engines.startup import drop_flags, explain_overruling, find_lacks, next_start, read_start
+from installer.engines.startup import (
+    drop_flags,
+    explain_overruling,
+    find_lacks,
+    find_moves,
+    next_start,
+    places_by_files,
+    read_start,
+    refuse_move,
+)
 from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
+from installer.host.programs import ENVIRONMENT, Ran, memory_file, names_open_files, private_directory, run_in
 from installer.model.engine import (
     Configs,
     DryRunCommand,
@@ -104,14 +113,18 @@ class Trials:
             return self._check_load(engine, by_texts, configs, start)
         if program is None:
             self._unasked[engine.name] = "its program was not found"
+        if program is None or engine.name in self._unasked:
+            # The answers about some of the texts could not be compared with those about the others.
             return self._check_load(engine, by_texts, configs, start)
 
         command = spec.describe_dry_run(engine, decode_configs(engine, files))
         ran = self._run(program, command, start)
         # The program may refuse because of flags or variables that are not known here: then it refuses the
         # present config, with which the engine runs, in the same words.
+        # A panic may be the fault of the text: not if the program panics with the present config, too.
         needs_start = start is None and command.depends_on_flags
-        if ran and needs_start and _is_refusal(ran) and self._refuses_present(engine, program, ran):
+        is_doubtful = ran is not None and _is_refusal(ran) and (needs_start or ran.has_panicked)
+        if ran is not None and is_doubtful and self._refuses_present(engine, program, ran, start):
             ran = None
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
@@ -127,11 +140,13 @@ class Trials:
         effect = replace(effect, places=self._find_moved_places(engine, effect), told=told)
         return self._check_load(engine, effect, configs, start, ran.stdout)
 
-    def _refuses_present(self, engine: EngineState, program: PurePosixPath, refusal: Ran) -> bool:
+    def _refuses_present(
+        self, engine: EngineState, program: PurePosixPath, refusal: Ran, start: Started | None
+    ) -> bool:
         """Tell whether a program refuses the present configs in the words of a refusal, or cannot be run."""
         files = {path: self._contents.get(path) for path in engine.files}
         command = engine.spec.describe_dry_run(engine, decode_configs(engine, files))
-        ran = self._run(program, command, None)
+        ran = self._run(program, command, start)
         return ran is None or ran.last_line == refusal.last_line
 
     def _find_moved_places(self, engine: EngineState, effect: EffectiveConfig) -> dict[str, str]:
@@ -187,7 +202,12 @@ class Trials:
         return None
 
     def _run(self, program: PurePosixPath, command: DryRunCommand, start: Started | None) -> Ran | None:
-        """Put the texts into memory files, and run the program with the words of its engine's start."""
+        """Put the texts into memory files, and run the program as its engine is started.
+
+        None if the program cannot be run, does not end by itself, or would not find the texts.
+        """
+        if not names_open_files(self._host.local_path(ROOT)):
+            return None
         with ExitStack() as stack:
             places = {path: stack.enter_context(memory_file()) for path in command.memory_files}
 
@@ -216,7 +236,7 @@ class Trials:
                 environment=ENVIRONMENT | dict(start.environment if start else {}),
                 fds=descriptors,
             )
-        if ran is None:
+        if ran is None or ran.was_cut_short:
             return None
 
         # The error names the host's paths. The longest name is replaced first: the name /proc/self/fd/11
@@ -380,7 +400,7 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     started = read_start(host, engine)
     later: Started | None = None
     lack = ""
-    if started is None or engine.spec.looks_up_programs:
+    if started is None or engine.spec.is_restarted:
         unit = systemd.look_at_unit(host, engine.unit).start
         later = next_start(host, engine, unit)
         if engine.spec.looks_up_programs:  # the next start needs these programs and the engine's own
@@ -420,7 +440,32 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     def in_force(edit: Edit) -> bool:
         return bool(effect.rest_digest) and _in_force(engine, effect, edit)
 
-    return Comparison(lacks=lacks, in_force=in_force, refused=refused)
+    pending = _find_move(host, asked, contents, effect)
+    return Comparison(lacks=lacks, in_force=in_force, refused=refused, pending=pending)
+
+
+def _find_move(
+    host: Host, engine: EngineState, contents: Texts, effect: EffectiveConfig
+) -> InstallerError | None:
+    """Return the move of a running engine to other places by its next start; None for no move.
+
+    Args:
+        host: the node.
+        engine: the engine, with its start and its next start; it was not asked.
+        contents: the texts of its configs.
+        effect: the config that the engine's program printed for these texts.
+    """
+    if not (engine.spec.is_restarted and effect.told):
+        return None
+    answer = ask_engine(host, engine, timeout_s=ANSWER_S)
+    if answer.serving is None:
+        return None
+    running = replace(engine, serving=answer.serving, places_by_files=places_by_files(engine))
+    move = next(find_moves(running), None)
+    if move is not None:
+        return refuse_move(running, move)
+    after = Trials(host, contents)(running, contents)
+    return next(explain_moved_places(running, after), None)
 
 
 def _compare_hook(host: Host, engine: EngineState, effect: EffectiveConfig) -> Comparison:

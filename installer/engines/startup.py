@@ -237,8 +237,7 @@ def find_refusals(
         remedy = f"set RefuseManualStop=no and RefuseManualStart=no {override}"
         yield refuse(f"{name} has {setting}=yes, so systemd refuses that", remedy)
     for move in find_moves(engine):
-        remedy = f"restart {name} at a time of your choice, or take that out of the unit"
-        yield refuse(f"at its next start {name} gives it {move}", remedy, code="restart-moves-engine")
+        yield refuse_move(engine, move)
     with suppress(InstallerError):
         monitors = 0
         if process and unit.kill_mode in KILLING:
@@ -248,6 +247,16 @@ def find_refusals(
             live = f"{count(monitors, 'shim')} of live containers {verb} in it"
             reason = f"{name} has KillMode={unit.kill_mode}, and {live}: a stop would kill them"
             yield refuse(reason, f"set KillMode=process {override}", code="restart-kills-containers")
+
+
+def refuse_move(engine: EngineState, move: str) -> InstallerError:
+    """Return the refusal of a restart by which the unit moves the engine, in the words of ``find_moves``."""
+    restart = f"restart {engine.unit} at a time of your choice"
+    return InstallerError(
+        f"restart {engine.title} (at its next start {engine.unit} gives it {move})",
+        remedy=f"{restart}, or take that out of the unit, then run again",
+        code="restart-moves-engine",
+    )
 
 
 def find_lacks(host: Host, unit: systemd.UnitStart) -> Iterator[str]:

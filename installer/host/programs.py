@@ -1,6 +1,7 @@
 """Run programs of the host in the host's own root, and give them texts that are on no disk."""
 
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,10 @@ BY_HAND: Final = "run it by hand on the node"
 MEMORY: Final = ("/dev/shm", "/run", None)  # noqa: S108 - a directory of our own is made there
 TEXTS: Final = "texts"
 UNSTARTED: Final = range(125, 128)  # chroot(1): chroot failed; the program cannot be started; it is missing
+OF_SIGNALS: Final = 128  # a shell adds the number of the signal that ended its program
+# Words of Go's runtime on stderr, which no text brings about (src/runtime/panic.go, signal_unix.go).
+CUT_SHORT: Final = re.compile(r"^(?:fatal error: |runtime/cgo: |SIG[A-Z]+: )", re.MULTILINE)
+PANIC: Final = re.compile(r"^panic: .*(?=\n(?:.*\n)*?goroutine )", re.MULTILINE)
 
 
 class LateError(InstallerError):
@@ -50,10 +55,23 @@ class Ran(Struct, frozen=True):
     @property
     def last_line(self) -> str:
         """Return the last line of stderr, where Go programs write why they gave up."""
+        panic = PANIC.search(self.stderr)
+        if panic is not None:  # the trace of the goroutines follows
+            return panic[0][:300]
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         if not lines:
             return f"exit code {self.returncode}"
         return lines[-1][:300]
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether a signal or the runtime of Go ended the program, as for want of memory or of threads."""
+        return self.returncode > OF_SIGNALS or CUT_SHORT.search(self.stderr) is not None
+
+    @property
+    def has_panicked(self) -> bool:
+        """Whether a Go program has ended by a panic, perhaps because of the text that it was to read."""
+        return PANIC.search(self.stderr) is not None
 
 
 def is_program(host: Host, path: PurePosixPath) -> bool:
@@ -215,6 +233,11 @@ class OpenText(Struct, frozen=True):
 
     fd: int
     name: str  # the kernel's link to the text (proc(5), /proc/PID/fd), valid in the root of any program
+
+
+def names_open_files(root: Path) -> bool:
+    """Tell whether a program in ``root`` finds the texts of ``OpenText``: not by an empty /proc."""
+    return (root / "proc/self/fd").is_dir()
 
 
 @contextmanager

@@ -251,6 +251,7 @@ ACTS: dict[str, list[Act]] = {
         engine("containerd", on_disk=handlers("nvidia")),
         engine("containerd", on_disk=KATA),
         engine("containerd", files=(CONTAINERD, DROP_IN), on_disk=KATA),  # of several configs none is blamed
+        warn(engine("containerd", next_start_move="at its next start its unit gives it --root /srv")),
     ],
     "default-runtime": [served(replace(SERVING, default="gone"))],
     "config-schema": [engine("containerd", trees={CONTAINERD: {"version": 2}, DROP_IN: {"version": 3}})],

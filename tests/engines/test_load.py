@@ -265,3 +265,16 @@ def test_what_containerd_does_not_load_is_refused_and_nothing_else(containerd_no
     assert sum(serves.values()) > 10
     dumped = [words for words in told.values() if "/usr/bin/containerd: " in words]
     assert dumped == [], "the dry run alone would do for these"
+
+
+def test_a_program_that_cannot_find_the_texts_refuses_no_config(containerd_node: Node) -> None:
+    node = containerd_node
+    node.run(["mkdir", "-p", "/mnt/host"])
+    node.run(["mount", "--bind", "/", "/mnt/host"])  # without the file systems in it: /proc is empty
+    node.run(["mount", "--bind", "/run", "/mnt/host/run"])
+
+    planned = node.installer("plan", *SOURCE, "--host-root", "/mnt/host")
+
+    assert planned.returncode == 10, planned.stdout + planned.stderr
+    assert "is not validated: /usr/bin/containerd cannot tell here" in planned.stdout, planned.stdout
+    node.run(["umount", "/mnt/host/run", "/mnt/host"])

@@ -15,7 +15,7 @@ from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.conftest import Containerd
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.told import but_the_ledger, sentence, served, snapshot
+from tests.engines.told import bad, but_the_ledger, doctor, sentence, served, snapshot, warned
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
@@ -319,3 +319,34 @@ def test_status_and_reconcile_agree_on_a_restart_that_is_left_to_the_owner(node:
     assert "pending" not in node.installer("status").stdout
     run.kill()
     run.wait()
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("setting", [*SETTINGS, "unit"])
+def test_status_tells_an_edit_that_moves_the_engine_at_its_next_start(
+    containerd_node: Node, setting: tuple[str, str] | str
+) -> None:
+    node = containerd_node
+    node.installer("install", *SOURCE, check=True)
+    text = node.read(CONTAINERD)
+    if isinstance(setting, tuple):
+        node.write(CONTAINERD, _moved(text, *setting))
+        words = f"its config gives it the {SETTINGS[setting]}"
+    else:
+        _edit(node, f"[Service]\nExecStart=\nExecStart={PROGRAM} --root /srv/root")
+        words = "gives it --root /srv/root, and it runs with /var/lib/containerd"
+
+    done = node.installer("status")
+    state = " ".join(done.stdout.split())
+    assert done.returncode == 0, state
+    assert "containerd pending: cannot restart containerd (at its next start" in state, state
+    assert words in state, state
+    _, checks = doctor(node)
+    assert {"installation", "config-accepted"}.isdisjoint(bad(checks)), bad(checks)
+    assert words in warned(checks)["installation"]
+
+    node.write(CONTAINERD, text)
+    node.run(["rm", "-f", DROP_IN])
+    node.run(["systemctl", "daemon-reload"])
+    done = node.installer("status")
+    assert (done.returncode, "pending" in done.stdout) == (0, False), done.stdout

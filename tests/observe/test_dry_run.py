@@ -198,6 +198,66 @@ def test_where_a_program_cannot_tell_the_texts_do(tmp_path: Path, end: str) -> N
     assert Engine(tmp_path, "docker", end).ask('{"default-runtime": "nope"}').undefined == "nope"
 
 
+# As Go 1.19 to 1.24 end a program: under a limit of memory or of threads, and by a panic.
+OUT_OF_MEMORY = "runtime: out of memory: cannot allocate 4194304-byte block\nfatal error: out of memory\n"
+NO_THREAD = (
+    "runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\nPC=0x7f m=0\n"
+)
+TRACE = "\ngoroutine 1 [running]:\nmain.main()\n\t/src/main.go:9 +0x1d\n"
+PANIC = "panic: runtime error: invalid memory address or nil pointer dereference\n"
+
+
+def _ends_with(words: str, code: int = 2) -> str:
+    return f"cat >&2 <<'END'\n{words}END\nexit {code}"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        _ends_with(OUT_OF_MEMORY + TRACE),
+        _ends_with(NO_THREAD + TRACE),
+        _ends_with(PANIC + TRACE),
+        _ends_with("", 137),
+        "kill -9 $$",
+    ],
+    ids=["memory", "threads", "panic with any config", "a wrapper tells a signal", "signal"],
+)
+def test_a_dry_run_that_was_cut_short_is_no_refusal_of_a_config(tmp_path: Path, end: str) -> None:
+    engine = Engine(tmp_path, "containerd", end)
+    trials = Trials(HOST, {engine.config: File(b"version = 2\n")})
+
+    effect = engine.ask("version = 2 # new\n", trials)
+
+    assert (effect.broken, effect.told) == ("", False)
+    write = WriteConfig("containerd", engine.config, None, File(b""))
+    reason = f"the config of containerd is not validated: {engine.program} cannot tell here"
+    assert [*trials.unvalidated([write])] == [reason]
+    asked = engine.seen("times")
+    engine.ask("version = 2 # other\n", trials)
+    assert engine.seen("times") == asked  # the answers about two texts could not be compared
+
+
+def test_a_panic_that_only_a_new_config_brings_about_is_its_refusal(tmp_path: Path) -> None:
+    end = f"grep -q new {tmp_path}/config || exit 0\n{_ends_with(PANIC + TRACE)}"
+    engine = Engine(tmp_path, "containerd", end)
+    trials = Trials(HOST, {engine.config: File(b"version = 2\n")})
+
+    assert engine.ask("version = 2 # new\n", trials).broken == f"{engine.program}: {PANIC.strip()}"
+
+
+def test_a_program_that_finds_no_text_by_an_empty_proc_is_not_asked(tmp_path: Path) -> None:
+    put(tmp_path, {"usr/bin/containerd": SCRIPT.format(seen="/", end="exit 1")}, 0o755)
+    (tmp_path / "proc").mkdir()
+    usual = EngineState.usual(ENGINES["containerd"])
+    trials = Trials(Host.under(PurePosixPath(tmp_path)), {})
+
+    effect = trials(usual, {usual.config: File(b"version = 2\n")})
+
+    assert (effect.broken, effect.default) == ("", "runc")
+    reason = "the config of containerd is not validated: /usr/bin/containerd cannot tell here"
+    assert [*trials.unvalidated([WriteConfig("containerd", usual.config, None, None)])] == [reason]
+
+
 def test_a_program_of_another_name_is_not_run_for_it_may_parse_arguments_differently(tmp_path: Path) -> None:
     engine = Engine(tmp_path, "containerd", "exit 1", "k3s")
 

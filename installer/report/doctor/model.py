@@ -146,7 +146,8 @@ class EngineExam(EngineState, frozen=True):
     on_disk: EffectiveConfig | None = None  # by the engine's program, None if it was not asked
     trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)  # the parsed configs
     config_error: str = ""  # the reason why a config cannot be parsed
-    next_start_flaw: str = ""  # why the unit would not start the engine again, or with another config
+    next_start_flaw: str = ""  # why the unit would not start the engine again
+    next_start_move: str = ""  # the place, or the config, that the unit changes at the next start
     unit_state: str = ""  # "" if systemd does not tell
     has_hook: bool | None = None  # NVIDIA's hook is in the PATH of the running dockerd
     start_problem: str = ""  # the reason why the engine cannot start containers

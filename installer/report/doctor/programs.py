@@ -192,6 +192,10 @@ def check_config_in_force(node: Node) -> Verdict:
     if late.level is model.Level.WARN:
         return late
 
+    moved = judge_engines(node, lambda exam: exam.next_start_move, "", restart)
+    if moved.level is model.Level.WARN:
+        return moved
+
     mend = partial(warn, remedy="install the program, or take that runtime out of the config")
     left_out = judge_engines(node, _explain_ignored, "", mend)
     if left_out.level is model.Level.WARN:

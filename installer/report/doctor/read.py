@@ -646,12 +646,14 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
         has_hook = any(is_file(host, directory / spec.gpus_hook) for directory in engine.started.paths)
 
     flaws = list(_find_next_flaws(host, options, engine, unit))
+    moves = [f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine)]
     return model.EngineExam(
         **asdict(engine),
         on_disk=on_disk,
         trees=trees,
         config_error=config_error,
         next_start_flaw=next(iter(flaws), ""),
+        next_start_move=next(iter(moves), ""),
         unit_state=spell_state(unit),
         has_hook=has_hook,
         start_problem=start_problem,
@@ -663,8 +665,6 @@ def _find_next_flaws(host: Host, options: Options, engine: EngineState, unit: sy
     spec = engine.spec
     for lack in find_lacks(host, unit.start):
         yield f"{engine.unit} would not start it again: {lack}"
-    for move in find_moves(engine):
-        yield f"at its next start {engine.unit} gives it {move}"
 
     serves_nvidia = spec.built_in_runtime in engine.served.handlers
     if not (serves_nvidia or host.exists(options.layout.toolkit) or _has_gpu(host)):
