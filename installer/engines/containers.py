@@ -26,7 +26,7 @@ from installer.engines.stopped_units import TASKS
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host, text
-from installer.host.processes import read_monitor
+from installer.host.processes import read_monitor, read_parent_monitor
 from installer.host.programs import can_be_started
 from installer.model.engine import OUR_BINARIES, EngineState, LiveContainer
 from installer.model.facts import Container, EngineRow, Record
@@ -46,6 +46,7 @@ WITH_SHIMS: Final = tuple(spec for spec in ENGINES.values() if spec.has_shims)
 NAMESPACES: Final = {spec.namespace: spec.name for spec in WITH_SHIMS if spec.namespace}
 ANNOTATED: Final = "io.kubernetes.cri-o."
 ROOT_ARGUMENT: Final = "--root="  # of conmon's --runtime-arg
+RUN_DIRECTORY: Final = "--runtime-dir"  # of conmon-rs
 SHORT_ID: Final = 12
 SCRIPT_BYTES: Final = 64 << 10  # of a script that may start our program
 COMMENT: Final = re.compile(r"(?m)^[^\S\n]*+#.*$")
@@ -388,7 +389,8 @@ def list_crio_containers(  # noqa: PLR0913 - the records of CRI-O, and our part 
         # After a restart CRI-O finds the runtime by this annotation (engine-facts.md#crio-sandbox-handler),
         # or takes the default of the moment. A pod can overwrite the annotation: conmon's words count, too.
         handler = (sandbox.annotations or annotations).handler
-        started_by = find_binary(_find_program(_read_conmon(host, bundles[name], name)))
+        monitor = _read_monitor(host, bundles[name], name, annotations.sandbox)
+        started_by = find_binary(_find_program(monitor))
         binary = handlers.get(handler)
         if binary is None and handler:
             binary = started_by
@@ -407,21 +409,18 @@ def with_live_containers(host: Host, engine: EngineState) -> EngineState:
     state = engine.state or engine.spec.state.usual
     containers: dict[tuple[str, str, str], LiveContainer] = {}
     for name in host.names(state):
-        words = _read_conmon(host, host.local_path(state) / name / "userdata", name)
-        program = _find_program(words)
-        roots = []
-        for word in words:
-            if word.startswith(ROOT_ARGUMENT):
-                roots.append(word.removeprefix(ROOT_ARGUMENT))
-        if not (program and roots):
-            continue
         annotations = _read_annotations(host, state, name)
+        words = _read_monitor(host, host.local_path(state) / name / "userdata", name, annotations.sandbox)
+        program = _find_program(words)
+        root = _find_root(words)
+        if not (program and root):
+            continue
         handler = _read_annotations(host, state, annotations.sandbox or name).handler
         title = name[:SHORT_ID]
         if annotations.pod:
             title = f"{annotations.pod_namespace}/{annotations.pod}"
-        live = LiveContainer(title, handler, roots[0], program)
-        containers.setdefault((handler, roots[0], program), live)
+        live = LiveContainer(title, handler, root, program)
+        containers.setdefault((handler, root, program), live)
     return replace(engine, live=tuple(containers.values()))
 
 
@@ -482,19 +481,41 @@ def _binary_finder(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[
     return find_binary
 
 
-def _read_conmon(host: Host, bundle: Path, name: str) -> tuple[str, ...]:
-    """Return the command line of the monitor of a running container; none if unknown."""
+def _read_monitor(host: Host, bundle: Path, name: str, sandbox: str) -> tuple[str, ...]:
+    """Return the command line of the monitor of a running container; none if unknown.
+
+    A conmon has one container, and its words name the container. A conmon-rs has the containers of a pod: it
+    is the parent of the container, and its words name the directory of the sandbox
+    (engine-facts.md#crio-conmon-rs).
+    """
     pid = _read(bundle / "conmon-pidfile").decode(errors="replace").strip()
     words = read_monitor(host, int(pid)) if pid.isdigit() else ()
     # In a pid namespace of our own the number may be that of another process.
-    return words if name in words else ()
+    if name in words:
+        return words
+
+    pid = _read(bundle / "pidfile").decode(errors="replace").strip()
+    words = read_parent_monitor(host, int(pid)) if pid.isdigit() else ()
+    directory = _find_value(words, RUN_DIRECTORY)
+    return words if (sandbox or name) in PurePosixPath(directory).parts else ()
 
 
 def _find_program(words: tuple[str, ...]) -> str:
-    """Return the runtime in the command line of a monitor; "" for no runtime."""
-    if "-r" not in words[:-1]:
+    """Return the runtime in the command line of a monitor; "" if there is none."""
+    return _find_value(words, "-r") or _find_value(words, "--runtime")
+
+
+def _find_root(words: tuple[str, ...]) -> str:
+    """Return the directory of the runtime's state in the command line of a monitor; "" if there is none."""
+    roots = [word.removeprefix(ROOT_ARGUMENT) for word in words if word.startswith(ROOT_ARGUMENT)]
+    return next(iter(roots), "") or _find_value(words, "--runtime-root")
+
+
+def _find_value(words: tuple[str, ...], flag: str) -> str:
+    """Return the word behind a flag; "" if there is none."""
+    if flag not in words[:-1]:
         return ""
-    return words[words.index("-r") + 1]
+    return words[words.index(flag) + 1]
 
 
 def _decode(content: bytes, kind: type[T]) -> T:

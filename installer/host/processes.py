@@ -250,6 +250,13 @@ def read_monitor(host: Host, pid: int) -> tuple[str, ...]:
     return ()
 
 
+def read_parent_monitor(host: Host, pid: int) -> tuple[str, ...]:
+    """Return the command line of the shim or conmon that is the parent of a process; empty for any other."""
+    with suppress(OSError, IndexError, ValueError):
+        return read_monitor(host, int(_fields(host.local_path(PROC) / str(pid))[1]))
+    return ()
+
+
 def _describe(pid: int, proc: Path) -> Peer | None:
     """Describe a process of our pid namespace; None in another namespace, or if the process has ended."""
     process = proc / str(pid)

@@ -150,6 +150,31 @@ def test_a_live_container_of_crios_has_the_handler_and_the_root_by_which_it_is_f
     assert with_live_containers(host, engine).live == (), "it has ended, and its pid is another's"
 
 
+@pytest.mark.parametrize(
+    ("sandbox", "is_seen"), [(SANDBOX, True), ("another", False)], ids=["of its pod", "of another by its pid"]
+)
+def test_a_container_of_a_conmon_rs_is_found_by_its_parent_and_the_directory_of_its_pod(
+    tmp_path: Path, sandbox: str, *, is_seen: bool
+) -> None:
+    own = {"io.kubernetes.cri-o.SandboxID": SANDBOX, HANDLER: "runc"}
+    put(tmp_path, STATE / SANDBOX / "userdata", config={"annotations": own})
+    put(tmp_path, STATE / ID / "userdata", config={"annotations": APP}, pidfile="190")
+    # As vendor/github.com/containers/conmon-rs/pkg/client/client.go of CRI-O 1.37.0 starts it.
+    directory = f"/var/lib/containers/storage/overlay-containers/{sandbox}/userdata"
+    words = ["/usr/bin/conmonrs", "--runtime", str(OURS), "--runtime-dir", directory]
+    words += ["--runtime-root", "/run/pods", "--log-level", "info", "--log-driver", "none"]
+    put(tmp_path, "proc/190", stat="190 (sh) S 187 1 1 0")
+    put(tmp_path, "proc/187", comm="conmonrs\n", cmdline="\0".join(words) + "\0")
+    engine = replace(STOPPED, spec=ENGINES["crio"], state=STATE, serving=EffectiveConfig({}, "runc"))
+    row = EngineRow("crio", SOCKET, "", {"nvidia": OURS}, state=STATE)
+
+    live = with_live_containers(Host.under(PurePosixPath(tmp_path)), engine).live
+    running, _ = in_use(tmp_path, row, engine)
+
+    assert live == ((LiveContainer(ID[:12], "runc", "/run/pods", str(OURS)),) if is_seen else ())
+    assert [each.id for each in running] == [ID] * is_seen
+
+
 # As dockerd 20.10.24, 26.1.5 and 28.5.2 say them.
 RUNNING = {"Status": "running", "Running": True, "Restarting": False}
 RESTARTING = {"Status": "restarting", "Running": True, "Restarting": True}
