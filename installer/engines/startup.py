@@ -11,7 +11,14 @@ from installer.engines.config_edits import tree_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.processes import PROC, monitors_in_unit_of, read_strings, start_time_of
+from installer.host.processes import (
+    PROC,
+    TOO_MANY,
+    UnfinishedError,
+    monitors_in_unit_of,
+    read_strings,
+    start_time_of,
+)
 from installer.host.programs import is_program
 from installer.model.engine import Engine, EngineState, Flags, Place, Started
 from installer.model.facts import count
@@ -238,15 +245,24 @@ def find_refusals(
         yield refuse(f"{name} has {setting}=yes, so systemd refuses that", remedy)
     for move in find_moves(engine):
         yield refuse_move(engine, move)
-    with suppress(InstallerError):
-        monitors = 0
-        if process and unit.kill_mode in KILLING:
-            monitors = monitors_in_unit_of(process)
-        if monitors:
-            verb = "runs" if monitors == 1 else "run"
-            live = f"{count(monitors, 'shim')} of live containers {verb} in it"
-            reason = f"{name} has KillMode={unit.kill_mode}, and {live}: a stop would kill them"
-            yield refuse(reason, f"set KillMode=process {override}", code="restart-kills-containers")
+    live = ""
+    if process and unit.kill_mode in KILLING:
+        live = _describe_monitors(process)
+    if live:
+        reason = f"{name} has KillMode={unit.kill_mode}, and {live}: a stop would kill them"
+        yield refuse(reason, f"set KillMode=process {override}", code="restart-kills-containers")
+
+
+def _describe_monitors(process: Path) -> str:
+    """Return, in words, the monitors of live containers in the service of a process; "" for none."""
+    try:
+        monitors = monitors_in_unit_of(process)
+    except UnfinishedError:
+        return f"shims of live containers may run in it ({TOO_MANY})"
+    if not monitors:
+        return ""
+    verb = "runs" if monitors == 1 else "run"
+    return f"{count(monitors, 'shim')} of live containers {verb} in it"
 
 
 def refuse_move(engine: EngineState, move: str) -> InstallerError:

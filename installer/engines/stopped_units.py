@@ -16,7 +16,15 @@ from installer.engines.startup import KILLING, path_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.processes import PROC, list_words_in_unit_of, monitors_in_unit_of, unit_of, words_of
+from installer.host.processes import (
+    PROC,
+    TOO_MANY,
+    UnfinishedError,
+    list_words_in_unit_of,
+    monitors_in_unit_of,
+    unit_of,
+    words_of,
+)
 from installer.host.sockets import list_listening
 from installer.model.engine import Engine, EngineState
 from installer.model.facts import count, list_some
@@ -132,11 +140,15 @@ def _find_loss_by_kill(stopped: StoppedUnit) -> Loss | None:
     """Find the containers with monitors in a unit stopped by systemd by killing all processes."""
     if stopped.process is None or stopped.kill_mode not in KILLING:
         return None
-    monitors = monitors_in_unit_of(stopped.process)
+    keep = f"set KillMode=process in {stopped.name}"
+    try:
+        monitors = monitors_in_unit_of(stopped.process)
+    except UnfinishedError:
+        return Loss(f"perhaps live containers (KillMode={stopped.kill_mode}; {TOO_MANY})", keep)
     if not monitors:
         return None
     shims = f"{count(monitors, 'shim')} of live containers"
-    return Loss(f"{shims} (KillMode={stopped.kill_mode})", f"set KillMode=process in {stopped.name}")
+    return Loss(f"{shims} (KillMode={stopped.kill_mode})", keep)
 
 
 def _find_loss_by_commands(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
@@ -158,11 +170,14 @@ def _find_loss_of_clients(stopped: StoppedUnit) -> Loss | None:
     """Return the container of a client in a unit; a shell or a wrapper may have started the client."""
     if stopped.process is None:
         return None
-    for line in list_words_in_unit_of(stopped.process):
-        client = PurePosixPath("".join(line[:1])).name
-        verb = next((word for word in line[1:] if word in HOLDING), "")
-        if client in CLIENTS and verb:
-            return Loss(f"the container of its {client} {verb}", "stop it first")
+    try:
+        for line in list_words_in_unit_of(stopped.process):
+            client = PurePosixPath("".join(line[:1])).name
+            verb = next((word for word in line[1:] if word in HOLDING), "")
+            if client in CLIENTS and verb:
+                return Loss(f"the container of its {client} {verb}", "stop it first")
+    except UnfinishedError:
+        return Loss(f"perhaps the container of a client in it ({TOO_MANY})", f"stop {stopped.name} first")
     return None
 
 

@@ -33,7 +33,7 @@ from installer.host.kernel import (
     status_field,
     trusted_uids,
 )
-from installer.host.processes import LOOK_S, send_signal, start_time_of
+from installer.host.processes import LOOK_S, UnfinishedError, list_in_time, send_signal, start_time_of
 from installer.host.supervision import own_pid
 from installer.model.files import Layout
 from installer.watch import has_name
@@ -352,16 +352,24 @@ def _find_holder(here: Path, proc: Path) -> int | None:
         return 0  # without the table of locks it counts as held
     if not pid:  # a starting process has not written its pid yet
         return next(iter(holders(file, proc)), None)
-    return next((each for each in _list_called(pid, proc) if _holds(each, file, proc)), None)
+    try:
+        return next((each for each in _list_called(pid, proc) if _holds(each, file, proc)), None)
+    except UnfinishedError:
+        return 0  # one of the others may hold it
 
 
 def _list_called(pid: str, proc: Path) -> Iterator[int]:
-    """Yield root's processes with this pid in any of their namespaces; first the process in our namespace."""
+    """Yield root's processes with this pid in any of their namespaces; first the process in our namespace.
+
+    Raises:
+        UnfinishedError: the look at all processes takes longer than ``processes.LOOK_S``.
+    """
     if not (pid.isascii() and pid.isdigit()):
         return
     if is_roots(int(pid), proc):
         yield int(pid)
-    for candidate in list_pids(proc):
+    for process in list_in_time(proc):
+        candidate = int(process.name)
         with suppress(OSError):  # the process has ended
             if pid in status_field("NSpid:", candidate, proc) and is_roots(candidate, proc):
                 yield candidate

@@ -32,6 +32,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00
 
 PROC: Final = PurePosixPath("/proc")
 LOOK_S: Final = 2.0  # of our own processor time, for all processes together: a node may run ten thousands
+TOO_MANY: Final = f"not all processes can be looked at within {LOOK_S:g} s"
 READ_BYTES: Final = 64 << 20
 DELETED: Final = " (deleted)"
 INOTIFY: Final = "anon_inode:inotify"
@@ -192,13 +193,16 @@ def unit_of(pid: int, proc: Path) -> str:
 
 
 def monitors_in_unit_of(process: Path) -> int:
-    """Count the shims and conmons in a process's service: a stop of the service may end them."""
+    """Count the shims and conmons in a process's service: a stop of the service may end them.
+
+    Raises:
+        UnfinishedError: the look at all processes takes longer than ``LOOK_S``.
+    """
     service = _service_of(process)
     if not service:
         return 0
     count = 0
-    for pid in list_pids(process.parent):
-        other = process.with_name(str(pid))
+    for other in _list_owned_by_root(process.parent):
         with suppress(OSError):  # the other process has ended
             name = read_proc(other / "comm")
             is_monitor = name.startswith(_MONITORS) and _service_in(read_proc(other / "cgroup")) == service
@@ -223,12 +227,15 @@ def _is_call_in_flight(monitor: Path, name: str, engine: Path) -> bool:
 
 
 def list_words_in_unit_of(process: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the command lines of all processes in the service of a process, a directory of /proc."""
+    """Yield the command lines of all processes in the service of a process, a directory of /proc.
+
+    Raises:
+        UnfinishedError: the look at all processes takes longer than ``LOOK_S``.
+    """
     service = _service_of(process)
     if not service:
         return
-    for pid in list_pids(process.parent):
-        other = process.with_name(str(pid))
+    for other in list_in_time(process.parent):  # a unit may run its client as any user
         with suppress(OSError):  # the other process has ended
             if _service_in(read_proc(other / "cgroup")) == service:
                 yield _command_line(other)
@@ -451,17 +458,22 @@ def _list_of_root(proc: Path) -> Iterator[Path]:
 
 def _list_owned_by_root(proc: Path) -> Iterator[Path]:
     """Yield the processes with a directory of root's: root's own, and processes closed to tracing."""
-    # What others compute meanwhile does not count: their number alone would decide what is seen.
-    most_s = time.process_time() + LOOK_S
     trusted = trusted_uids()
-    for pid in list_pids(proc):
-        if time.process_time() > most_s:
-            raise UnfinishedError
-        process = proc / str(pid)
+    for process in list_in_time(proc):
         # Other users may run any number of processes: their owner costs a third of their status.
         with suppress(OSError):  # it ended meanwhile
             if process.stat().st_uid in trusted:
                 yield process
+
+
+def list_in_time(proc: Path) -> Iterator[Path]:
+    """Yield all processes, directories of ``proc``; raise UnfinishedError after more than ``LOOK_S``."""
+    # What others compute meanwhile does not count: their number alone would decide what is seen.
+    most_s = time.process_time() + LOOK_S
+    for pid in list_pids(proc):
+        if time.process_time() > most_s:
+            raise UnfinishedError
+        yield proc / str(pid)
 
 
 def is_written_by_root(host: Host, path: PurePosixPath) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from installer.errors import InstallerError, LockedError
-from installer.host import locks
+from installer.host import locks, processes
 from installer.host.files import Host
 from installer.host.kernel import is_roots
 from installer.host.locks import is_pidfile_locked, lock_directory, lock_pidfile, remove_pidfile, write_pid
@@ -211,6 +211,15 @@ def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_hold
 )
 def test_a_pidfile_that_run_does_not_hold_is_not_alive(tmp_path: Path, held: dict[str, Any]) -> None:
     assert not is_pidfile_locked(_pidfile(tmp_path, **held), tmp_path)
+
+
+def test_a_pidfile_seems_held_if_not_all_processes_can_be_looked_at_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pidfile = _pidfile(tmp_path, said="4711\n")
+    monkeypatch.setattr(processes, "LOOK_S", -1.0)
+
+    assert is_pidfile_locked(pidfile, tmp_path)
 
 
 def test_a_pidfile_seems_held_where_nobody_can_know_and_not_where_it_is_not_there(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from installer.engines.crio.config import read_effective
 from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import explain_moving, with_process, with_start
 from installer.errors import InstallerError
+from installer.host import processes
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.systemd import UnitStart
@@ -183,6 +184,17 @@ def test_a_conmon_that_holds_no_container_is_not_counted(
     run(proc.parent, 18, "conmon", *words, parent=parent)
 
     assert monitors_in_unit_of(proc / "10") == 3 + counts
+
+
+def test_a_stop_is_refused_if_not_all_processes_can_be_looked_at_in_time(
+    host: Host, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "LOOK_S", -1.0)
+
+    told = reason(host, process=proc / "10", KillMode="mixed")
+
+    assert "shims of live containers may run in it (not all processes can be looked at within 2 s)" in told
+    assert reason(host, process=proc / "10", KillMode="process") == ""
 
 
 @pytest.mark.parametrize("mode", ["control-group", "mixed", "process", ""])

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.observe import with_start
 from installer.engines.stopped_units import MOST_UNITS
+from installer.host import processes
 from installer.model.engine import EngineState
 from tests.host.servers import FakeSystemd, FakeUnit, hang, serving
 from tests.support.files import put
@@ -227,6 +228,25 @@ def test_a_dockerd_without_a_shim_has_no_container_to_lose(tmp_path: Path) -> No
     units = {"containerd.service": _after(RequiredBy="docker.service"), "docker.service": DOCKERD}
 
     assert not _find_reason(tmp_path, units)
+
+
+@pytest.mark.parametrize(
+    ("kill_mode", "said"),
+    [
+        ("mixed", "perhaps live containers (KillMode=mixed; "),
+        ("process", "perhaps the container of a client"),
+    ],
+)
+def test_a_unit_may_hold_containers_if_not_all_processes_can_be_looked_at_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_mode: str, said: str
+) -> None:
+    units = {"containerd.service": _after(RequiredBy="u.service"), "u.service": Service(kill_mode=kill_mode)}
+    monkeypatch.setattr(processes, "LOOK_S", -1.0)
+
+    reason = _find_reason(tmp_path, units)
+
+    assert said in reason
+    assert "not all processes can be looked at within 2 s" in reason
 
 
 def test_systemd_is_asked_for_so_many_units_and_no_more(tmp_path: Path) -> None:
