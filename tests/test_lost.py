@@ -356,6 +356,19 @@ def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledger
     assert site.tree() == before
 
 
+def test_a_plan_after_the_loss_is_that_of_the_install(site: Site) -> None:
+    site.install()
+    lose(site, LEDGER)
+
+    planned = site.call("plan", "--mode", "cdi")
+    refused = site.call("install", "--mode", "cdi")
+
+    assert (planned.returncode, refused.returncode) == (1, 1)
+    problem = "cannot use CDI alone for Docker (an earlier install gave it our runtimes)"
+    assert problem in planned.stdout, planned.stdout
+    assert problem in refused.stderr, refused.stderr
+
+
 def test_an_install_after_a_lost_ledger_keeps_the_copies_that_it_saves_itself(site: Site) -> None:
     before = _files(site)
     owners = {path: site.read(path) for path in (DAEMON_JSON, CONTAINERD)}

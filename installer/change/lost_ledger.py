@@ -357,6 +357,16 @@ def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = Fals
     """
     if not ledger.record.empty:
         return
+    record, notes = find_lost_record(host, options)
+    if record.empty:
+        return
+    _warn_of_lost_ledger(options, record, notes, undoes=undoes)
+    known = ledger.record
+    ledger.write(replace(record, directories=known.directories, published=known.published, turn=known.turn))
+
+
+def find_lost_record(host: Host, options: Options) -> tuple[Record, list[str]]:
+    """Return the content of a lost ledger as far as the node shows it, and the names of what was found."""
     record = Record()
     notes: list[str] = []
     part = find_lost(host, options)
@@ -377,11 +387,7 @@ def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = Fals
     if specification is not None:
         record = replace(record, configs=(*record.configs, specification), cdi=CdiRow(()))
         notes.append(str(specification.path))
-    if record.empty:
-        return
-    _warn_of_lost_ledger(options, record, notes, undoes=undoes)
-    known = ledger.record
-    ledger.write(replace(record, directories=known.directories, published=known.published, turn=known.turn))
+    return record, notes
 
 
 def _warn_of_lost_ledger(options: Options, record: Record, notes: list[str], *, undoes: bool) -> None:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import read_record
+from installer.change.lost_ledger import find_lost_record
 from installer.change.observe import observe_install
 from installer.change.plan import NODE, Plan, plan_install
 from installer.cli.log import say_failed
@@ -110,6 +111,11 @@ def _show(options: Options, *, show_secrets: bool, as_json: bool) -> tuple[Plan,
     ledger = read_record(host, options.layout)
     record = ledger or Record()
     try:
+        if record.empty:  # an install goes on by what the node shows
+            found, _ = find_lost_record(host, options)
+            record = replace(
+                found, directories=record.directories, published=record.published, turn=record.turn
+            )
         facts = observe_install(host, options, record, options.timeout_s)
     except InstallerError as error:
         if as_json:
