@@ -5,6 +5,7 @@ import socket
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from installer.nri import plugin as nri_plugin
@@ -16,6 +17,7 @@ from tests.support.site import sentence
 from tests.support.waiting import until_told
 
 BACK_S = 0.1
+IDLE_S = 5.0
 
 
 @pytest.fixture
@@ -77,6 +79,21 @@ def test_it_is_back_as_soon_as_an_engine_listens_again(place: Place) -> None:
                 time.sleep(nri_plugin.STEADY_S + 0.1)
 
     assert sorted(took)[1] < BACK_S, took
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("leaves", ["nothing", "a socket of an engine that has stopped"])
+def test_a_plugin_without_an_engine_wakes_up_four_times_a_second(place: Place, leaves: str) -> None:
+    if leaves != "nothing":
+        with socket.socket(socket.AF_UNIX) as stopped:
+            stopped.bind(str(place.socket))
+    with place.plugin() as child:
+        time.sleep(nri_plugin.SOON_FOR_S + nri_plugin.GROWS * nri_plugin.LATEST_S)
+        before = psutil.Process(child.pid).num_ctx_switches().voluntary
+        time.sleep(IDLE_S)
+        waits = psutil.Process(child.pid).num_ctx_switches().voluntary - before
+
+    assert 0 < waits < 2 * IDLE_S / nri_plugin.LATEST_S
 
 
 def test_an_engine_in_a_directory_that_is_made_anew_is_found_again(place: Place) -> None:

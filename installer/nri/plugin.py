@@ -26,10 +26,14 @@ from installer.model.nri import UNSEEN, Allowed, Identity, PluginState, name_mis
 from installer.nri.session import Configured, Given, RefusedError, Session, Synchronized, shorten_names
 from installer.watch import HeldLock
 
-# An engine that has gone, or has a new socket, is dialled often for as long as a restart takes.
+# An engine that has gone, or has a new socket, is dialled often for as long as a restart takes. Later only
+# the socket is looked at: an engine that starts makes a new one.
 SOON_S: Final = 0.005
 SOON_FOR_S: Final = 5.0
 LATER_S: Final = 0.05
+LATEST_S: Final = 0.25
+GROWS: Final = 40.0  # after ten seconds more an engine is looked for every LATEST_S
+DIAL_S: Final = 2.0  # between two calls of the same socket, or without a socket
 WATCH_S: Final = 2.0  # the interval of checks of lock and state, by which ``run`` sees that the plugin lives
 REGISTER_S: Final = 10.0  # engines give up after 5
 SEND_S: Final = 2.0  # engines wait no longer for an answer
@@ -171,7 +175,12 @@ class Plugin:
                 except OSError as error:
                     if isinstance(error, PermissionError):
                         self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
-            self._waiting.wait(None, SOON_S if now_s < soon_until_s else LATER_S)
+                if now_s >= soon_until_s:
+                    dial_s = now_s + DIAL_S
+            look_s = SOON_S
+            if now_s >= soon_until_s:
+                look_s = min(max(LATER_S, (now_s - soon_until_s) / GROWS), LATEST_S)
+            self._waiting.wait(None, look_s)
         return None
 
     def _watch(self) -> None:
@@ -208,7 +217,7 @@ class Plugin:
     def _identify_socket(self) -> tuple[int, ...]:
         """Return the identity of the present socket, () for none; with its time, for inodes come again."""
         with suppress(OSError):
-            status = Path(self._place.socket).stat()
+            status = os.stat(self._place.socket)  # noqa: PTH116 - twenty times a second
             return status.st_dev, status.st_ino, status.st_ctime_ns
         return ()
 
