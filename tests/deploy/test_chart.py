@@ -74,6 +74,7 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
         ("runtimeName=runc", "runtimeName"),
         ("image.digest=sha256:12", "digest"),
         ("maxUnavailable=0", "maxUnavailable"),
+        ("uninstallMaxUnavailable=0", "uninstallMaxUnavailable"),
         ("metricsTextfile=/var/lib/n", "metricsTextfile"),
         ("nfdFeatures=/etc/f.d/.t", "nfdFeatures"),
         ("imagePullSecrets[0]=password", "imagePullSecrets"),

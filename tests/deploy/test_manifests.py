@@ -408,6 +408,13 @@ def test_the_runtime_classes_have_the_names_of_the_runtimes_and_go_where_the_dae
         assert all(each["scheduling"] == {"nodeSelector": selector} for each in classes)
 
 
+@pytest.mark.parametrize(("settings", "expected"), [((), "100%"), (("uninstallMaxUnavailable=5%",), "5%")])
+def test_an_uninstall_of_all_nodes_has_a_pace_of_its_own(settings: tuple[str, ...], expected: str) -> None:
+    (daemon_set,) = of_kind(charted("uninstall=true", "maxUnavailable=3", *settings), "DaemonSet")
+
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == expected
+
+
 def test_a_pod_is_looked_at_every_five_seconds_until_it_has_checked_its_node_for_the_first_time() -> None:
     container = container_of(kustomized("base"))
     startup, ready = container["startupProbe"], container["readinessProbe"]
