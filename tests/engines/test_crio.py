@@ -19,12 +19,17 @@ from tests.engines.crio_nodes import (
     OWNERS,
     STATE,
     UNIT_DROP_IN,
+    crio,
+    crio_node,
+    owned,
     write_unit,
 )
 from tests.engines.nodes import Node, Running
 from tests.engines.told import bad, but_the_ledger, doctor, sentence, snapshot, starts, warned
 from tests.host.servers import message
 from tests.support.waiting import until
+
+__all__ = ["crio", "crio_node", "owned"]  # fixtures
 
 OURS = f"{DROP_INS}/99-nvidia.toml"
 SANDBOX = "415635d5fdde8b8339d4"

@@ -10,9 +10,11 @@ import pytest
 from tests.engines.distribution import TOOLKIT, UNSEEN, Distribution
 from tests.engines.nodes import PYTHON, SOURCE
 from tests.engines.payload import ARTIFACTS
-from tests.engines.rancher_nodes import TEMPLATE, name_of, use_template
+from tests.engines.rancher_nodes import TEMPLATE, name_of, rancher, use_template
 from tests.engines.told import bad, doctor, sentence, snapshot
 from tests.support.entry import NVIDIAS
+
+__all__ = ["rancher"]  # a fixture
 
 
 @pytest.mark.sampled(16)
