@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from installer.model.nri import Nri
-from installer.nri.state import NAMED, describe_plugin, read_state
+from installer.nri.state import NAMED, describe_plugin, read_state, remove_plugin
 from tests.support.files import put
 
 NRI = Nri(PurePosixPath("/nri/nri.sock"))
@@ -71,3 +71,12 @@ def test_what_it_has_missed_is_told_with_the_first_names(tmp_path: Path, listed:
     names = ", ".join(f"n/p/c{number}" for number in range(shown)) + (", ..." if in_all > shown else "")
     assert state.startswith(f"{in_all} containers run without the devices")
     assert f"({names}): " in state
+
+
+def test_all_files_of_a_plugin_that_was_killed_while_it_published_are_removed(tmp_path: Path) -> None:
+    staged = NRI.state.with_name(f"{NRI.state.name}.new")
+    host = put(tmp_path, {NRI.state: json.dumps(STATE), staged: "{", NRI.lock: "7\n"})
+
+    remove_plugin(host, NRI)
+
+    assert host.names(NRI.state.parent) == ()
