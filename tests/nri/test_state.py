@@ -75,7 +75,7 @@ def test_what_it_has_missed_is_told_with_the_first_names(tmp_path: Path, listed:
 
 def test_all_files_of_a_plugin_that_was_killed_while_it_published_are_removed(tmp_path: Path) -> None:
     staged = NRI.state.with_name(f"{NRI.state.name}.new")
-    host = put(tmp_path, {NRI.state: json.dumps(STATE), staged: "{", NRI.lock: "7\n"})
+    host = put(tmp_path, {NRI.state: json.dumps(STATE), staged: "{"})
 
     remove_plugin(host, NRI)
 
