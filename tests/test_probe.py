@@ -13,6 +13,8 @@ from tests.support.program import as_in_the_image
 from tests.support.site import PIDFILE, READY, STATE, Site
 from tests.support.waiting import stop, until, until_it_sleeps
 
+NOBODYS_PID = (1 << 22) + 1  # above the kernel's highest
+
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
@@ -61,7 +63,7 @@ def test_a_node_that_is_not_ready_for_the_problem_of_the_last_check_says_that_pr
         site.rewrite(STATE, lambda said: said.update(problem=problem))
         told = probed(image, site, "--ready")
         by_status = site.status("--ready")
-        site.rewrite(STATE, lambda said: said.update(pid=run.pid + 1))
+        site.rewrite(STATE, lambda said: said.update(pid=NOBODYS_PID))
         of_another = probed(image, site, "--ready")
         site.write(STATE, "{")
         spoilt = probed(image, site, "--ready")
@@ -83,7 +85,7 @@ def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(
         spoilt = (
             (site.root / READY).unlink,
             lambda: site.publish_ready(run.pid, "0" * 36),  # of another boot
-            lambda: site.publish_ready(run.pid + 1),
+            lambda: site.publish_ready(NOBODYS_PID),
             lambda: site.write(READY, "{"),
             lambda: site.write(PIDFILE, "1\n"),
             (site.root / PIDFILE).unlink,
