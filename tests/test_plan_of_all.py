@@ -13,7 +13,7 @@ from tests.documents import starting
 from tests.support.site import DAEMON_JSON, Site
 
 NODE = {"TOOLKIT_INSTALLER_NODE_NAME": "gpu-node-7"}
-LISTS = "kubectl --namespace node-toolkit-installer logs --selector"
+LISTS = "kubectl --namespace node-toolkit-installer logs --selector app.kubernetes.io/name=node-toolkit-installer-plan"
 
 
 def last_line(site: Site, *more: str, code: int, env: dict[str, str] | None = None) -> str:
