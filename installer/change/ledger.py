@@ -407,6 +407,8 @@ def loads(content: bytes) -> Record:
         if version != VERSION:
             raise ValueError(f"it is of version {version!r:.20}, and {VERSION} is known here")
         rows.pop("former", None)  # 0.2.0 wrote there what an undo had removed; nothing reads it
+        if "left" in rows:  # the name of the field up to 0.2.0
+            rows["undo_problem"] = rows.pop("left")
         nodes = rows.get("nodes")
         if isinstance(nodes, dict):
             rows["nodes"] = [*nodes.items()]

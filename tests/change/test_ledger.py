@@ -165,6 +165,13 @@ def test_whatever_is_held_is_read_back_as_it_was(held: Record) -> None:
     assert loads(dumps(held)) == held
 
 
+def test_why_an_undo_is_incomplete_is_read_by_the_name_that_earlier_ledgers_have() -> None:
+    rows = json.loads(dumps(Record(undo_problem="our runtime runs a")))
+    rows["left"] = rows.pop("undo_problem")
+
+    assert loads(json.dumps(rows).encode()).undo_problem == "our runtime runs a"
+
+
 @pytest.mark.parametrize(
     "spoil",
     [lambda rows: rows, lambda rows: rows["toolkit"], lambda rows: rows["configs"][0]["edits"][0]],
