@@ -92,6 +92,9 @@ def expect_after_undo(request: UndoRequest, candidate: UndoCandidate) -> Reload:
     present: list[RuntimeEntry] = []
     absent: list[RuntimeEntry] = []
     for name, binary in row.runtimes.items():
+        if binary in engine.missing_programs:
+            # CRI-O leaves out a runtime whose program is gone: it serves the runtime only until it restarts.
+            continue
         # Files without us define runtimes that we had taken over from another installer.
         is_theirs = binaries.get(name) == str(binary)
         same = present if is_theirs else absent

@@ -91,6 +91,23 @@ def check_undo_in_two(case: Case) -> None:
     assert (full.final, written(after, full)) == (None, case.before)
 
 
+@pytest.mark.parametrize("default", [True, False], ids=["ours is the default", "ours is not"])
+def test_an_undo_expects_no_runtime_whose_program_the_owner_has_deleted(*, default: bool) -> None:
+    options = _auto(replace(CRIO.options, set_as_default=default, in_use=InUse.KEEP))
+    _, disk, held = installed(CRIO, options=options)
+    binaries = binaries_of(options)
+    serving = served({"crun": "", "runc": "", **binaries}, "nvidia" if default else "crun")
+    programs = frozenset(map(PurePosixPath, binaries.values()))
+    facts = with_engines(undo_facts(CRIO, disk, held), serving=serving, missing_programs=programs)
+
+    plan = plan_undo(_live(facts, "crio"), options)
+
+    # CRI-O leaves such a runtime out at its start, so that a restart that waits for it fails.
+    assert [reload.present for reload in reloads_of(plan)] == [()] * default
+    assert [error.code for error in plan.needed] == []
+    assert plan.in_use
+
+
 REFUSED = InstallerError("restart it (no)", remedy="correct that, then run again", code="unit-failed")
 
 
