@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
+from tests.support import preloaded
 from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended, sentence
 
 PLACE = "/opt/gpu/nvidia"
@@ -292,9 +294,9 @@ def test_a_spoilt_ledger_is_one_true_sentence_and_a_way_forward(installed: Site)
         (b"", "it is empty"),
         (b"\n \n", "it is empty"),
         (b"\x00" * 512, "it is damaged or cut off: line 1, column 1"),  # as after a power failure
-        (b'{"version": \xff}', "it is no text: byte 12 is not UTF-8"),
-        (b'{"version": 1, "fini', "it is damaged or cut off: line 1, column 16"),
-        (b'{"version": ' + b"1" * 100_000 + b"}", "it holds a number of more than 4300 digits"),
+        (b'{"form": \xff}', "it is no text: byte 9 is not UTF-8"),
+        (b'{"form": 1, "fini', "it is damaged or cut off: line 1, column 13"),
+        (b'{"form": ' + b"1" * 100_000 + b"}", "it holds a number of more than 4300 digits"),
     ):
         (installed.root / LEDGER).write_bytes(content)
 
@@ -302,6 +304,57 @@ def test_a_spoilt_ledger_is_one_true_sentence_and_a_way_forward(installed: Site)
 
         assert said.startswith(f"cannot understand the ledger /{LEDGER} ({words}")
         assert f"/{HOME}/unclaimed" in said
+
+
+OTHER_FORMS: dict[str, tuple[dict[str, object], str]] = {
+    "no number": ({"version": 1}, "it has no form number: a version before 0.3.0 wrote it"),
+    "a later number": (
+        {"form": 2, "written_by": "0.9.0"},
+        "its form is 2, and only 1 is known here: version 0.9.0 wrote it",
+    ),
+    "a word": ({"form": "x"}, "its form is 'x', and only 1 is known here: another version wrote it"),
+}
+LOOKING = ("status", "doctor", "verify")  # the verbs that need no payload
+
+
+def _call(site: Site, verb: str) -> preloaded.Done:
+    if verb in LOOKING:
+        return preloaded.run([sys.executable, "-m", "installer", verb, "--host-root", str(site.root)])
+    return site.call(verb)
+
+
+def _give_form(site: Site, form: dict[str, object]) -> None:
+    rows = json.loads(site.read(LEDGER))
+    del rows["form"]
+    del rows["written_by"]
+    site.write(LEDGER, json.dumps(form | rows))
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+@pytest.mark.parametrize("verb", ["install", "plan", "run", "uninstall", *LOOKING])
+def test_a_ledger_of_another_form_is_refused_by_each_verb_and_nothing_changes(
+    installed: Site, verb: str, form: str
+) -> None:
+    content, words = OTHER_FORMS[form]
+    _give_form(installed, content)
+    before = installed.tree()
+
+    done = _call(installed, verb)
+
+    assert done.returncode != 0
+    told = " ".join((done.stdout + done.stderr).split())  # doctor wraps its lines
+    assert f"understand the ledger /{LEDGER} ({words})" in told
+    assert "uninstall with that one; else move it away and run uninstall" in told
+    assert installed.tree() == before
+
+
+def test_a_ledger_of_another_form_is_moved_away_and_an_uninstall_removes_the_keys(installed: Site) -> None:
+    _give_form(installed, {"version": 1})
+    lose(installed, LEDGER)
+
+    installed.uninstall()
+
+    assert named(installed) == []
 
 
 def test_what_nvidias_installer_left_is_not_taken_for_ours(site: Site) -> None:

@@ -17,6 +17,7 @@ from installer.host.events import internal_errors
 from installer.host.files import Host, entry_of
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK, Lock, lock_directory
+from installer.host.own_version import own_version
 from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.model.facts import OWNER, Record, Saved
@@ -25,12 +26,13 @@ from installer.nri import plan as nri
 from installer.payload.access import refuse_foreign_ledger, restore_access
 
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
-VERSION: Final = 1  # of the format; all later programs read it
+FORM: Final = 1  # the number of the ledger's form: every later version of this program reads this form
 MARK: Final = "# Written by toolkit-installer, and removed by its uninstall."
 # The first words of the text for --metrics-listen, and of the same text by 0.2.0, which had no comments.
 OPENMETRICS_MARKS: Final = ("# HELP toolkit_installer ", "# TYPE toolkit_installer info")
 MARKS: Final = tuple(each.encode() for each in (MARK, *OPENMETRICS_MARKS))
-# The fields that 0.2.0 requires. Any other field is left out if empty, since 0.2.0 refuses unknown fields.
+# The fields that a reader always finds. Any other field is left out if empty: an earlier version of this
+# program refuses the fields that it does not know.
 ALWAYS: Final = frozenset(
     {"finished", "failed", "directories", "nodes", "pid_file", "toolkit", "engines", "configs"}
 )
@@ -51,8 +53,8 @@ def read_record(host: Host, layout: Layout) -> Record | None:
     except ValueError as error:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
-            remedy="if a newer version wrote it, use that one; else move it away and run uninstall: it "
-            f"removes our keys, and puts old copies of configs into {layout.unclaimed}",
+            remedy="if another version wrote it, uninstall with that one; else move it away and run "
+            f"uninstall: it removes our keys, and puts old copies of configs into {layout.unclaimed}",
             code="ledger-unusable",
         ) from error
 
@@ -145,7 +147,7 @@ class Ledger:
         self._set_copies_aside()
         if record != self.record or self._host.kind(self._layout.ledger) is Kind.ABSENT:
             try:
-                self._host.replace(self._layout.ledger, File(dumps(record), PRIVATE))
+                self._host.replace(self._layout.ledger, File(dumps(record, own_version()), PRIVATE))
             except Exception:
                 # The new ledger may be in place, and only not be safe from a power failure.
                 self.record = read_record(self._host, self._layout) or self.record
@@ -372,14 +374,15 @@ def _make_home(host: Host, layout: Layout) -> None:
         return
     first = missing[-1]
     record = Record(directories=tuple(reversed(missing[1:])))
-    ledger = Text(layout.ledger.relative_to(first), dumps(record).decode(), PRIVATE.mode)
+    content = dumps(record, own_version()).decode()
+    ledger = Text(layout.ledger.relative_to(first), content, PRIVATE.mode)
     lock = Text(layout.home.relative_to(first) / LOCK, "", PRIVATE.mode)
     create_tree(host, first, [ledger, lock])
 
 
-def dumps(record: Record) -> bytes:
-    """Return the rows as readable JSON."""
-    rows = {"version": VERSION, **to_builtins(record, enc_hook=str)}
+def dumps(record: Record, version: str = "") -> bytes:
+    """Return the rows as readable JSON, with the ``version`` of the program that writes the rows, if told."""
+    rows = {"form": FORM, "written_by": version, **to_builtins(record, enc_hook=str)}
     rows["nodes"] = dict(rows["nodes"])
     rows = {name: value for name, value in rows.items() if value or name in ALWAYS}
     # A path that is not UTF-8 holds lone surrogates; their escapes are valid JSON.
@@ -390,7 +393,7 @@ def loads(content: bytes) -> Record:
     """Return the rows of a ledger written by ``dumps``.
 
     Raises:
-        ValueError: the content is damaged, or of another version.
+        ValueError: the content is damaged, or of another form.
     """
     try:
         rows = json.loads(content.decode(), parse_int=_whole)
@@ -403,12 +406,7 @@ def loads(content: bytes) -> Record:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if isinstance(rows, dict):
-        version = rows.pop("version", None)
-        if version != VERSION:
-            raise ValueError(f"it is of version {version!r:.20}, and {VERSION} is known here")
-        rows.pop("former", None)  # 0.2.0 wrote there what an undo had removed; nothing reads it
-        if "left" in rows:  # the name of the field up to 0.2.0
-            rows["undo_problem"] = rows.pop("left")
+        _refuse_other_form(rows.pop("form", None), rows.pop("written_by", None))
         nodes = rows.get("nodes")
         if isinstance(nodes, dict):
             rows["nodes"] = [*nodes.items()]
@@ -418,6 +416,21 @@ def loads(content: bytes) -> Record:
     if unknown:
         raise ValueError(f"the engine {unknown[0][:40]} is unknown here")
     return record
+
+
+def _refuse_other_form(form: object, version: object) -> None:
+    """Refuse a ledger of another form than ours.
+
+    Raises:
+        ValueError: the form is missing or unknown.
+    """
+    if form is None:
+        raise ValueError("it has no form number: a version before 0.3.0 wrote it")
+    if form != FORM or isinstance(form, bool):
+        writer = "another version"
+        if isinstance(version, str):
+            writer = f"version {version:.40}"
+        raise ValueError(f"its form is {form!r:.20}, and only {FORM} is known here: {writer} wrote it")
 
 
 def _whole(digits: str) -> int:

@@ -52,10 +52,10 @@ from installer.fleet.turns import (
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.kubernetes import Api, UnreachableError
+from installer.host.own_version import own_version
 from installer.lifecycle.last_check import read_check_of_boot
 from installer.lifecycle.readiness import stamp
 from installer.lifecycle.turns import Turns, TurnWaitError, is_begun
-from installer.metrics.snapshot import own_version
 from installer.model.engine import EngineState
 from installer.model.facts import Record, TurnRow
 from installer.model.files import ROOT

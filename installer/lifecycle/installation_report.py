@@ -434,11 +434,7 @@ def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Lin
             goes_on = f"{handover.UNIT} finishes it when that is over"
         yield Line(UNDO_PENDING, f"since {record.undo_pending}{reason}; {goes_on}")
     elif record.undo_problem and record.finished:
-        is_old = record.undo_problem.startswith(
-            "our runtime runs "
-        )  # 0.2.0 wrote the reason without the verb
-        problem = f"undo everything ({record.undo_problem})" if is_old else record.undo_problem
-        state = f"incomplete, cannot {problem}: {AGAIN}"
+        state = f"incomplete, cannot {record.undo_problem}: {AGAIN}"
         yield Line("last undo", state)
     turn = record.turn
     if turn is not None:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -19,6 +18,7 @@ from installer.errors import InstallerError
 from installer.host import supervision
 from installer.host.events import log_failures
 from installer.host.files import Host, read_json_of_root
+from installer.host.own_version import own_version
 from installer.model.facts import EngineRow, Record
 from installer.model.files import ANSWER, METRICS, SOCKET, File, Layout, Meta, dumps
 from installer.model.options import Drift, Options
@@ -281,16 +281,6 @@ def _publish(  # noqa: PLR0913 - the node and all that is known of it
             text = render(path.suffix, node)
             if text is not None:
                 publish(host, path, text)
-
-
-@cache
-def own_version() -> str:
-    """Return the version of this program; "unknown" of a source tree."""
-    from importlib.metadata import PackageNotFoundError, version  # where metrics are asked for alone
-
-    with suppress(PackageNotFoundError):
-        return version("node-toolkit-installer")
-    return "unknown"
 
 
 def _take_snapshot(

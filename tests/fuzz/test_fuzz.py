@@ -308,7 +308,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             name: (CONFIGS[str(ENGINES[name].config).lstrip("/")].encode(), _planned(name))
             for name in ("docker", "containerd", "crio")
         },
-        "ledger": (next(Path("tests/golden/ledgers").rglob("ledger")).read_bytes(), _ledger(directory / "ledger")),
+        "ledger": (Path("tests/golden/ledger.json").read_bytes(), _ledger(directory / "ledger")),
         "ready": (
             b'{"boot_id": "0", "pid": 1, "engines": []}',
             _file(directory / "ready", "ready", lambda host: is_ready(host, PurePosixPath("/ready"), PurePosixPath("/pid"))),

@@ -1,60 +1,12 @@
-"""Ledgers as earlier versions wrote them: they give everything back, for ever. None of these files is ever rewritten."""
+"""Saved copies of configs that are missing, damaged or changed: what comes back, and what stays."""
 
 import hashlib
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.support.site import DAEMON_JSON, HOME, LEDGER, Site, sentence
+from tests.support.site import DAEMON_JSON, LEDGER, Site, sentence
 from tests.support.stand_in import CONFIGS
-from tests.support.tree import Aspect, tree
-
-VERSION = 1  # of the format that this program writes
-LEDGERS = Path(__file__).parent / "golden/ledgers"
-
-
-def _tree(root: Path) -> dict[str, str]:
-    """Return the files alone, without their modes: git keeps no more of a golden directory."""
-    found = tree(root, Aspect.CONTENT)
-    return {
-        path: what for path, what in found.items() if (root / path).is_symlink() or not (root / path).is_dir()
-    }
-
-
-@pytest.fixture(params=sorted(path.name for path in LEDGERS.iterdir()))
-def ledger(request: pytest.FixtureRequest) -> Path:
-    """Return the directory of one old ledger: a node as it was left, and as it was before."""
-    return LEDGERS / str(request.param)
-
-
-def test_uninstall_undoes_everything_that_an_old_ledger_holds_also_after_an_install_over_it(
-    ledger: Path, site: Site
-) -> None:
-    for again in (False, True):
-        shutil.rmtree(site.root)
-        shutil.copytree(ledger / "node", site.root, symlinks=True)
-        if again:
-            site.install("--set-as-default")
-            assert site.status().returncode == 0
-            upgraded = site.tree(times=True)
-            site.install("--set-as-default")
-            assert site.tree(times=True) == upgraded, "nothing is left to do"
-
-        site.uninstall()
-
-        # An engine that was not configured then was configured now, and has nothing to leave either.
-        assert _tree(site.root) == _tree(ledger / "before")
-
-
-def test_a_ledger_of_a_later_format_is_refused_and_says_where_copies_go(installed: Site) -> None:
-    installed.rewrite(LEDGER, lambda rows: rows.update(version=VERSION + 1))
-
-    said = installed.refuses("uninstall")
-
-    assert f"version {VERSION + 1}" in said
-    assert f"/{HOME}/unclaimed" in said
 
 
 def _spoilt(site: Site, flaw: str) -> None:
