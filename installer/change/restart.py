@@ -21,7 +21,7 @@ from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
 from installer.engines import next_start
 from installer.engines.config_edits import is_hook, read_present
 from installer.engines.reloading import serves_as_before
-from installer.errors import InstallerError
+from installer.errors import InstallerError, Remedy
 from installer.model.engine import EffectiveConfig, EngineState, Extras
 from installer.model.options import RestartMode
 from installer.model.steps import TRY_AGAIN, Reload
@@ -189,7 +189,9 @@ def _find_refusals_of_undo(
     until = f"{written} {state}, and the toolkit stays until {engine.title} has read that"
     completed = []
     for refusal in refusals:
-        remedy = f"{refusal.remedy}; {until}"
+        # A remedy with options stays one: each entry point spells them by itself.
+        parts = refusal.remedy.parts if isinstance(refusal.remedy, Remedy) else (refusal.remedy,)
+        remedy = Remedy(*parts, f"; {until}")
         completed.append(InstallerError(refusal.problem, remedy=remedy, code=refusal.code))
     return tuple(completed)
 

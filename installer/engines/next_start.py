@@ -22,7 +22,7 @@ from installer.engines.config_edits import (
     tree_of,
     without_us,
 )
-from installer.errors import InstallerError
+from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import (
     NAMELESS,
     EffectiveConfig,
@@ -122,16 +122,23 @@ def explain_losses(
         return
     in_force = read_in_force(engine, serving)
     losses = [*_find_moved_storage(in_force, after)]
+    other_major = explain_other_major(engine, after)
+    is_acceptable = not losses and other_major is None
     if not accepts_pending:
         losses += _find_losses(in_force, after, ours)
     if losses:
+        restart = f"restart {engine.unit} at a time of your choice"
+        remedy = Remedy(restart, ", or undo that edit, then run again")
+        if is_acceptable:
+            flag = Option("accept-pending")
+            remedy = Remedy(restart, ", undo that edit, or accept it with ", flag, ", then run again")
         yield InstallerError(
             f"restart {engine.title} (its configs were edited after its start, and {'; '.join(losses)})",
-            remedy=f"restart {engine.unit} at a time of your choice, or undo that edit, then run again",
+            remedy=remedy,
             code="pending-by-others",
         )
-    if (other := explain_other_major(engine, after)) is not None:
-        yield other
+    if other_major is not None:
+        yield other_major
 
 
 def read_in_force(engine: EngineState, serving: EffectiveConfig) -> EffectiveConfig:

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from installer.change.plan import plan_rollback, plan_undo
 from installer.config_text import leaves
 from installer.engines import ENGINES
-from installer.engines.config_edits import tree_of
-from installer.errors import InstallerError
+from installer.engines.config_edits import Texts, texts_alone, tree_of
+from installer.errors import InstallerError, Option, Remedy
+from installer.model.engine import EffectiveConfig, EngineState
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode
@@ -144,6 +145,21 @@ def check_refused_undo(case: Case) -> None:
     assert {step.path: step.after for step in writes_of(installed_again)} == {
         step.path: step.after for step in writes_of(plan)
     }
+
+
+def test_an_undo_that_others_changes_forbid_names_the_flag_for_them_as_an_option() -> None:
+    def ask(engine: EngineState, texts: Texts) -> EffectiveConfig:
+        return replace(texts_alone(engine, texts), told=True, rest_digest="said")
+
+    options = _auto(CONTAINERD.options)
+    serving = served({"runc": "", "kata": "", **binaries_of(options)}, "runc")
+
+    plan = plan_undo(undoing(CONTAINERD, serving=serving), options, ask)
+
+    (refusal,) = plan.needed
+    assert "takes away the runtime kata" in refusal.problem
+    assert isinstance(refusal.remedy, Remedy), "each entry point spells options by itself"
+    assert Option("accept-pending") in refusal.remedy.parts
 
 
 def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/sbin/runc") -> Facts:

@@ -219,6 +219,8 @@ def test_what_a_restart_of_ours_would_take_from_others_is_refused(after: Effecti
     accepted = [*next_start.explain_accepted(running, after, {"nvidia"})]
     is_value = bool(told) and "major" not in told
     assert len(still) == len(found) - is_value, "a value is accepted, another program is not"
+    named = ["--accept-pending" in error.remedy for error in found]
+    assert named == [is_value] * bool(told), "the flag is named where it helps, and nowhere else"
     values = "; ".join(note.rpartition("--accept-pending: ")[2] for note in accepted)
     assert bool(values) is is_value
     assert not is_value or told in f"{values})"
@@ -262,6 +264,8 @@ def test_record_of_a_start_tells_what_the_engine_does_not(
     assert [words in error.problem for error in found] == [True] * bool(words)
     changed = replace(_dumped(False, "runc"), **after)
     still = [*next_start.explain_losses(running, changed, (), accepts_pending=True)]
+    helps = "native" not in words
+    assert ["--accept-pending" in error.remedy for error in found] == [helps] * bool(words)
     assert len(still) == ("native" in words), "elsewhere the present containers are not found"
 
 
