@@ -56,6 +56,7 @@ class Fleet:
         self.nodes = [Node(f"gpu-node-{number}", "r1", ("containerd 2",)) for number in range(NODES)]
         self._events: list[tuple[float, int, Callable[[float, int], None], int]] = []
         self._order = count()
+        self._known: set[int] = set()  # nodes that have read their own object
         self._waits_for = -1  # the state of the API in which the last waiting node found no turn
         self._state = 0
 
@@ -86,6 +87,9 @@ class Fleet:
 
     def _look(self, time_s: float, number: int) -> None:
         self._ask(time_s)
+        if number not in self._known:
+            self._known.add(number)
+            self._ask(time_s)  # the node's own object: its labels, and whether it is new
         if self.stopped_s:
             self._ask(time_s)  # whether the failed node is still there
         if self._state == self._waits_for:
