@@ -1,12 +1,18 @@
 """What ``status`` says of configs that others have edited: it is the effect that counts."""
 
+import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from installer.change.ledger import Ledger, hold
+from installer.host.files import Host
+from installer.model.facts import Failure
+from installer.model.options import Options
 from tests.support import preloaded
 from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, PIDFILE, Site
 
@@ -128,3 +134,25 @@ def test_a_verb_beside_a_run_looks_at_the_node_of_that_run(site: Site) -> None:
 
     assert (beside.stdout, beside.returncode) == (named.stdout, named.returncode)
     assert "/etc/docker/daemon.json" in beside.stdout
+
+
+def test_a_ledger_that_only_remembers_a_failed_plan_is_no_install_and_uninstall_removes_it(
+    site: Site,
+) -> None:
+    before = site.tree()
+    layout = Options().layout
+    with hold(lambda: Ledger.open(Host.under(PurePosixPath(site.root)), layout)) as ledger:
+        failed = Failure("5f", "restart containerd (the disk is on strike)")
+        ledger.write(replace(ledger.record, failed=failed))
+
+    told = site.status()
+    document = json.loads(site.status("--json").stdout)
+
+    assert (told.returncode, told.stdout.splitlines()[0]) == (3, "nothing is installed")
+    assert "last plan: failed" in told.stdout, "the plan is not tried again: the owner learns of it"
+    assert (document["installed"], document["ready"]) == (False, False)
+    assert [each["what"] for each in document["held"]] == ["last plan"]
+    assert site.status("--ready").returncode == 1
+    site.uninstall()
+    assert site.tree() == before
+    assert (site.status().returncode, site.status().stdout) == (3, "nothing is installed\n")

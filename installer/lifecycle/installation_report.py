@@ -54,6 +54,7 @@ BEFORE: Final = f"{AS_BEFORE}: the install or its undo was interrupted"
 CUT_SHORT: Final = "half done by an interrupted install or undo, and edited since"
 LAST_CHECK: Final = "last check"
 NOT_AFTER: Final = "would not serve after its next start"
+LAST_PLAN: Final = "last plan"
 LEFT_TO_OWNER: Final = "restart-pending"  # the code of a restart that is left to the owner of the engine
 NO_START: Final = "would not start with the configs that it has now"
 ANSWER_S: Final = 5.0
@@ -91,6 +92,13 @@ class Installation(Struct, frozen=True):
             if not line.good and not line.later:
                 return f"{line.subject}: {line.state}"
         return ""
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether nothing is installed, and nothing left. A ledger may still remember a failed plan."""
+        if any(line.subject != LAST_PLAN for line in self.lines):
+            return False
+        return self.record is None or replace(self.record, failed=None).empty
 
 
 def read_installation(host: Host, options: Options, *, deep: bool = False) -> Installation:
@@ -444,7 +452,7 @@ def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Lin
         yield Line("turn", state, good=True)
     if record.failed is not None:
         state = f"failed, and is not tried again without a change: cannot {record.failed.problem}"
-        yield Line("last plan", state)
+        yield Line(LAST_PLAN, state)
 
 
 def explain_unproven(

@@ -62,7 +62,9 @@ class HeldDocument(Struct, frozen=True):
 class StatusDocument(Struct, frozen=True):
     """How the node is."""
 
-    installed: Annotated[bool, says("Whether there is a ledger: without one the exit code is 3.")]
+    installed: Annotated[
+        bool, says("Whether the ledger holds anything: else, without leftovers, the exit code is 3.")
+    ]
     ready: Annotated[bool, says("Whether run has verified the engines, and nothing held is against it.")]
     why: Annotated[str, says('Why it is not ready, in one sentence; "" where it is.')]
     mode: Annotated[Mode | None, says("How containers get GPUs, CDI with NRI too; null: nothing installed.")]
@@ -81,7 +83,8 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
         deep: Compare the content of installed programs, too.
 
     Returns:
-        OK if all is good, NOTHING_INSTALLED without a ledger and leftovers, else FAILED.
+        OK if all is good, NOTHING_INSTALLED if the node holds nothing of ours, else FAILED. A failed plan
+        that the ledger remembers is nothing installed.
     """
     host = Host.under(options.host_root, options.mounts)
     found = installation_report.read_installation(host, options, deep=deep)
@@ -104,11 +107,12 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     if as_json:
         document = _make_document(found, reason)
         sys.stdout.write(dumps(document, indent=2).decode())
-    elif record is None and not found.lines:
+    elif found.holds_nothing:
         sys.stdout.write("nothing is installed\n")
+        sys.stdout.writelines(f"{line.subject}: {line.state}\n" for line in found.lines)
     else:
         _print_text(found, reason)
-    if record is None and not found.lines:
+    if found.holds_nothing:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in found.lines) else Exit.FAILED
 
@@ -137,7 +141,7 @@ def _make_document(found: installation_report.Installation, reason: str) -> Stat
     if found.last_check is not None:
         check = _describe_check(found.last_check)
     return StatusDocument(
-        installed=found.record is not None,
+        installed=found.record is not None and not found.holds_nothing,
         ready=not reason,
         why=reason,
         mode=_find_mode(found.record),
