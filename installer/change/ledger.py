@@ -22,7 +22,6 @@ from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.model.facts import OWNER, Record, Saved
 from installer.model.files import ANSWER, METRICS, SOCKET, File, Kind, Layout, Meta, Text
-from installer.nri import plan as nri
 from installer.payload.access import refuse_foreign_ledger, restore_access
 
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
@@ -412,7 +411,7 @@ def loads(content: bytes) -> Record:
             rows["nodes"] = [*nodes.items()]
     record = convert(rows, Record, dec_hook=_path)
     owners = {row.engine for row in record.configs}
-    unknown = [*({*record.served} - {*ENGINES}), *(owners - {*ENGINES, OWNER, nri.ID})]
+    unknown = [*({*record.served} - {*ENGINES}), *(owners - {*ENGINES, OWNER})]
     if unknown:
         raise ValueError(f"the engine {unknown[0][:40]} is unknown here")
     return record

@@ -162,7 +162,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     plugin = nri.install(facts, options, ask)
 
     # Rows of engines without a part in this plan stay as they are.
-    planned_names = {OWNER, nri.ID, *(engine.name for engine in facts.engines)}
+    planned_names = {OWNER, *(engine.name for engine in facts.engines)}
     other_rows = tuple(row for row in record.configs if row.engine not in planned_names)
     node = Part(
         NODE,
@@ -407,7 +407,6 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     parts = (
         made,
         *first,
-        nri.undo(facts),
         cdi.undo_specifications(facts, stays=stays),
         cdi.undo_device_nodes(facts, stays=stays),
         toolkit.undo(facts, options, needed),

@@ -3,18 +3,15 @@
 from contextlib import suppress
 from typing import Final
 
-from msgspec.structs import replace
-
-from installer.engines.config_edits import Ask, texts_alone, withdraw
+from installer.engines.config_edits import Ask, texts_alone
 from installer.errors import InstallerError
 from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record
 from installer.model.nri import refuse_dropping
 from installer.model.options import Options
-from installer.model.steps import Part, for_reason
+from installer.model.steps import Part
 
 ID: Final = "nri"
-GONE: Final = "a script of 0.2.0, which no engine starts now"
 
 
 def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
@@ -23,9 +20,8 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
     An engine of unknown version gives the version to the plugin later. ``ask`` makes the dry run for the
     state of NRI in a config; after an install only the registration of the plugin counts.
     """
-    part = _remove_programs(facts)
     if not options.serves_nri:
-        return part
+        return Part(ID)
     dry_run = None if facts.record.nri else ask
     obstacles = []
     for engine in facts.engines:
@@ -37,27 +33,7 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
 
     # The ledger has to record the plugin: a plugin that was killed reports nothing.
     rows = Record(nri=options.nri.socket)
-    return replace(part, rows=rows, obstacles=tuple(obstacles))
-
-
-def undo(facts: Facts) -> Part:
-    """Plan the removal of the programs of 0.2.0, also if other changes of ours stay."""
-    rows = tuple(row for row in facts.record.configs if row.engine == ID)
-    return replace(_remove_programs(facts), in_progress=rows)
-
-
-def _remove_programs(facts: Facts) -> Part:
-    """Plan the removal of the programs by which an engine started the plugin of 0.2.0."""
-    steps = []
-    for row in facts.record.configs:
-        if row.engine != ID:
-            continue
-        step = withdraw(row, facts).step
-        if step is not None:
-            # A roll-back does not restore the program: under a temporary name it would keep the engine from
-            # starting.
-            steps.append(replace(step, unwanted=True))
-    return Part(ID, for_reason(GONE, steps))
+    return Part(ID, rows=rows, obstacles=tuple(obstacles))
 
 
 def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | None:

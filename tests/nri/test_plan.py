@@ -7,11 +7,9 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.model.engine import EffectiveConfig, EngineState
-from installer.model.facts import ConfigRow, Facts, Record, ToolkitFacts
-from installer.model.files import File, Meta
+from installer.model.facts import Facts, Record, ToolkitFacts
 from installer.model.nri import Allowed, Nri
 from installer.model.options import Mode, Options
-from installer.model.steps import Part, WriteConfig, describe
 from installer.nri import plan as nri
 
 ALLOWED = (Allowed("operator", "management.nvidia.com/gpu"),)
@@ -65,25 +63,3 @@ def test_an_engine_whose_config_has_nri_switched_off_is_refused(
     assert [each.problem for each in part.obstacles] == (
         ["serve containerd by NRI (its config has NRI switched off)"] if refused else []
     )
-
-
-PROGRAM = PurePosixPath("/opt/nri/plugins/10-toolkit-installer")
-TEXT = b"#!/bin/sh\n"
-ROW = ConfigRow(nri.ID, PROGRAM, None, None, (File(TEXT).digest,), ())
-
-
-def parts(content: bytes) -> tuple[Part, Part]:
-    """Return what an install and an undo do where an engine was to start a plugin of 0.2.0."""
-    contents = {PROGRAM: File(content, Meta(0o755))}
-    engines = (engine("containerd", 2, 1, 9),)
-    facts = Facts(engines, contents, {PROGRAM: None}, frozenset(), ToolkitFacts(), Record(configs=(ROW,)))
-    return nri.install(facts, BESIDE), nri.undo(facts)
-
-
-def test_what_0_2_0_had_an_engine_start_goes_and_never_comes_back_unless_somebody_edited_it() -> None:
-    for part in parts(TEXT):
-        (step,) = part.steps
-        assert isinstance(step, WriteConfig)
-        assert (step.path, step.after, describe(step).undo) == (PROGRAM, None, None)
-        assert not part.rows.configs
-    assert not parts(b"x")[1].steps
