@@ -317,7 +317,12 @@ def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> 
         if not engine.spec.reads_config_on_signal:
             yield f"{path} was changed after the start of {engine.title}: its restart brings that into force"
             continue
-        keys = sorted(TAKEN_BY_A_RELOAD & tree_of(file, path).keys())
+        in_force = engine.serving.settings if engine.serving is not None else {}
+        tree = tree_of(file, path)
+        keys = []
+        for key in sorted(TAKEN_BY_A_RELOAD & tree.keys()):
+            if key not in in_force or tree[key] != in_force[key]:
+                keys.append(key)
         if keys:
             names = ", ".join(keys)
             yield f"{path} was changed after the start of {engine.title}: its reload takes up {names}, too"

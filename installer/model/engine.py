@@ -105,6 +105,7 @@ class EffectiveConfig(Struct, frozen=True):
     cgroup_driver: str = ""  # of dockerd and CRI-O: all runtimes share a driver
     told: bool = False  # by the engine's own program; texts alone may leave something out
     live_restore: bool = True  # of dockerd: its containers outlive its restart
+    settings: Mapping[str, Value] = field(default_factory=dict)  # of dockerd: other keys that it tells
     # The driver of the containers' file systems: containerd's snapshotter, CRI-O's storage driver.
     storage_driver: str = ""
 

@@ -226,13 +226,14 @@ def test_a_text_that_is_written_again_or_read_by_a_reboot_keeps_nothing_from_goi
 
 def test_what_a_reload_of_docker_takes_up_besides_is_named(docker_node: Node) -> None:
     node = docker_node
-    node.write(DOCKER, '{"log-driver": "json-file", "labels": ["a=b"], "debug": true}\n')
+    config = {"log-driver": "json-file", "labels": ["a=b"], "debug": True, "live-restore": False}
+    node.write(DOCKER, json.dumps({**config, "max-concurrent-downloads": 3}))
 
     plan = node.installer("plan", *SOURCE, "--json")
     node.installer("install", *SOURCE, check=True)
 
     assert plan.returncode == 10, plan.stdout
-    said = f"{DOCKER} was changed after the start of Docker: its reload takes up debug, labels, too"
+    said = f"{DOCKER} was changed after the start of Docker: its reload takes up debug, labels, max-concurrent-downloads, too"
     assert said in json.loads(plan.stdout)["notes"]
     node.installer("uninstall", check=True)
 

@@ -54,6 +54,7 @@ def test_what_dockerd_serves_is_what_it_says(tmp_path: Path, said: dict[str, Any
         cdi=bool(dirs) or None,
         cdi_dirs=dirs,
         live_restore=said["LiveRestoreEnabled"],
+        settings={"live-restore": said["LiveRestoreEnabled"]},
     )
 
 

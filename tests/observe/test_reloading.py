@@ -304,6 +304,31 @@ def test_what_others_have_changed_since_a_start_is_named_without_its_values() ->
     assert changed not in told(Record(configs=(ours,)), _dumped(False, "runc")), "as we wrote it"
 
 
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({"live-restore": True, "debug": False, "labels": ["a=b"]}, ""),
+        ({"live-restore": False, "debug": True, "labels": []}, "debug, labels, live-restore"),
+        ({"debug": False, "shutdown-timeout": 15}, "shutdown-timeout"),
+        ({"log-driver": "json-file"}, ""),
+    ],
+    ids=["in force", "changed", "not known", "not taken up"],
+)
+def test_a_reload_of_docker_names_the_keys_that_may_differ_from_those_in_force(
+    config: Tree, names: str
+) -> None:
+    in_force: Tree = {"live-restore": True, "debug": False, "labels": ["a=b"]}
+    docker = engine("docker", EffectiveConfig({"runc": Runtime()}, "runc", settings=in_force))
+    docker = replace(docker, changed=(docker.config,))
+    contents = {docker.config: File(json.dumps(config).encode())}
+    facts = Facts((docker,), contents, {}, frozenset(), ToolkitFacts(), Record())
+
+    told = [*next_start.explain_changes(docker, None, facts, {"nvidia"})]
+
+    start = f"{docker.config} was changed after the start of Docker: its reload takes up"
+    assert told == ([f"{start} {names}, too"] if names else [])
+
+
 CRUN = Runtime("/usr/bin/crun", {"runtime_root": "/run/crun"})
 RUNC = Runtime("/usr/bin/runc", {"runtime_root": "/run/runc"})
 RUNC_AT_CRUNS = Runtime("/usr/bin/runc", {"runtime_root": "/run/crun"})

@@ -28,6 +28,8 @@ from installer.model.engine import (
 from installer.model.files import File, Meta
 
 FEATURES: Final = "features"
+# Keys of daemon.json, and their names in the answer to /info.
+TOLD: Final = {"debug": "Debug", "labels": "Labels", "live-restore": "LiveRestoreEnabled"}
 CDI: Final = "cdi"
 CONFIG_FLAGS: Final = ("--config-file",)
 RUNTIMES: Final = "runtimes"
@@ -327,6 +329,7 @@ def read_info(info: Mapping[str, Any]) -> EffectiveConfig:
         runtimes[name] = Runtime(runtime.get("path") or "", table)
     # 20.10 has neither this key nor CDI.
     cdi = bool(info["CDISpecDirs"]) if "CDISpecDirs" in info else None
+    settings = {key: info[name] for key, name in TOLD.items() if name in info}
     return EffectiveConfig(
         runtimes,
         info["DefaultRuntime"],
@@ -334,6 +337,7 @@ def read_info(info: Mapping[str, Any]) -> EffectiveConfig:
         cdi_dirs=tuple(map(PurePosixPath, info.get("CDISpecDirs") or ())),
         cgroup_driver=str(info.get("CgroupDriver", "")),
         live_restore=info.get("LiveRestoreEnabled") is not False,
+        settings=settings,
     )
 
 
