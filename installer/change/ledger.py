@@ -27,9 +27,8 @@ from installer.payload.access import refuse_foreign_ledger, restore_access
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
 FORM: Final = 1  # the number of the ledger's form: every later version of this program reads this form
 MARK: Final = "# Written by toolkit-installer, and removed by its uninstall."
-# The first words of the text for --metrics-listen, and of the same text by 0.2.0, which had no comments.
-OPENMETRICS_MARKS: Final = ("# HELP toolkit_installer ", "# TYPE toolkit_installer info")
-MARKS: Final = tuple(each.encode() for each in (MARK, *OPENMETRICS_MARKS))
+OPENMETRICS_MARK: Final = "# HELP toolkit_installer "  # the first words of the text for --metrics-listen
+MARKS: Final = (MARK.encode(), OPENMETRICS_MARK.encode())
 # The fields that a reader always finds. Any other field is left out if empty: an earlier version of this
 # program refuses the fields that it does not know.
 ALWAYS: Final = frozenset(

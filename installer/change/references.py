@@ -138,7 +138,7 @@ def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layo
     """Yield the programs of the toolkit that a file names more often than before our first install."""
     row = facts.record.config(path)
     known = row.named if row is not None else None
-    if known is None:  # a ledger of 0.1.0 tells the text alone
+    if known is None:  # the text alone tells
         known = tuple(list_programs(facts.originals.get(path), path))
     programs = [each for each in list_programs(file, path) if is_removed(facts, each, layout)]
     # A second runtime with the same program is a second reference.

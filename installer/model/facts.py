@@ -56,7 +56,8 @@ class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     edits: tuple[Edit, ...]  # to be undone in a file that was edited by others
     target: PurePosixPath | None = None  # the target of a symbolic link when we wrote
     # The programs of the toolkit that the file named before our first install, once for each time.
-    named: tuple[str, ...] | None = None  # None in a ledger of 0.1.0
+    # None if unknown, as after a lost ledger: then the saved text counts.
+    named: tuple[str, ...] | None = None
 
     @property
     def written(self) -> bool:
@@ -78,7 +79,7 @@ class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     version: tuple[int, ...] | None = None
     restart_due: bool = False  # the engine must still be restarted to read its configs
     seen_start: SeenStart | None = None  # the last start with known texts
-    proven: str = ""  # the digest of all texts of the engine after the last install; "" in 0.2.0
+    proven: str = ""  # the digest of all texts of the engine after the last install; "" if unknown
 
 
 class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +90,7 @@ class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):
     rendered: str  # config.toml as we wrote it, to recognize an administrator's edits
     replaced: bool = False  # a directory of another installer was set aside
     linked: str | None = None  # the target of another installer's symlink
-    files: Mapping[str, str] = {}  # the manifest of ``version``; not in ledgers of 0.1.0
+    files: Mapping[str, str] = {}  # the manifest of ``version``; empty for an adopted toolkit
 
 
 class CdiRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

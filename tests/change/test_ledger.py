@@ -17,7 +17,7 @@ from msgspec.structs import fields, replace
 from installer.change.ledger import (
     FORM,
     MARK,
-    OPENMETRICS_MARKS,
+    OPENMETRICS_MARK,
     Ledger,
     dumps,
     hold,
@@ -273,9 +273,7 @@ def _left(path: Path) -> None:
     ("name", "make", "foreign"),
     [
         pytest.param("a.prom", lambda path: path.write_text(OURS), False, id="ours"),
-        pytest.param(
-            "a.openmetrics", lambda path: path.write_text(OPENMETRICS_MARKS[1]), False, id="of 0.2.0"
-        ),
+        pytest.param("a.openmetrics", lambda path: path.write_text(OPENMETRICS_MARK), False, id="our answer"),
         pytest.param("a.prom", lambda path: path.write_text("x 1\n"), True, id="root's"),
         pytest.param("a.prom", lambda path: path.symlink_to("b"), True, id="a link"),
         pytest.param("a.prom", os.mkfifo, True, id="a FIFO"),

@@ -127,9 +127,9 @@ def labels(node: Snapshot) -> dict[str, str]:
     [("20260101T000000Z", {"ready": "true", "ready-since": "20260101T000000Z"}), ("", {"ready": "false"})],
 )
 def test_the_labels_of_a_node(since: str, told: dict[str, str]) -> None:
-    figures = Snapshot("0.2.0", "1.19.1", since, {"docker": "pending"}, {})
+    figures = Snapshot("0.3.0", "1.19.1", since, {"docker": "pending"}, {})
 
-    usual = {"version": "0.2.0", "toolkit-version": "1.19.1", "engine-docker": "pending"}
+    usual = {"version": "0.3.0", "toolkit-version": "1.19.1", "engine-docker": "pending"}
     assert labels(figures) == usual | told
-    without = Snapshot("0.2.0", "", "", {}, {})
-    assert labels(without) == {"ready": "false", "version": "0.2.0"}
+    without = Snapshot("0.3.0", "", "", {}, {})
+    assert labels(without) == {"ready": "false", "version": "0.3.0"}

@@ -26,7 +26,7 @@ time.sleep(60)
 
 @contextmanager
 def locking(path: Path, uid: int, *more: str) -> Iterator["subprocess.Popen[str]"]:
-    """Let a process of ``uid`` hold a lock on what it may read, as 0.1.0 did, and as anybody can."""
+    """Let a process of ``uid`` hold a lock on what it may read, as anybody can."""
     command = [sys.executable, "-I", "-S", "-c", LOCKER, str(path), str(uid), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as locker:
         assert locker.stdout is not None
