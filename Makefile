@@ -13,7 +13,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 # Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 
-.PHONY: demo test test-all night-of format lint types unit engines image test-node test-gpu gpu-bundle lock sbom pin torture mutants sample bench differential golden fresh first-hour help clean
+.PHONY: demo test test-all night-of format lint types unit engines image test-node test-gpu gpu-bundle lock sbom pin torture mutants sample bench golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -87,9 +87,6 @@ pin:  ## write digests of the bases and sums of NVIDIA's packages, where a regis
 
 bench: .venv/.dev  ## every row of the numbers table, beside its limit
 	$(BIN)/python -m benchmarks
-
-differential: .venv/.dev  ## random lives of a node by the version before and by this one: LIVES=500 SEED=1; a quarter of an hour and more
-	@$(BIN)/python -m tests.differential --lives $(or $(LIVES),500) --seed $(or $(SEED),1)
 
 golden: .venv/.dev  ## rewrite all golden texts, the generated documents included; read the diff
 	GOLDEN=1 $(BIN)/python -m pytest -q tests/change/test_golden.py $$(grep -rl --include='test_*.py' tests.support.golden tests)
