@@ -56,6 +56,8 @@ class Context(Struct, frozen=True):
     rolls_back: bool = False  # the plan reverts another plan
     # Yields an error for each remaining reference to the toolkit; called right before the removal.
     find_references: Callable[[], Iterable[InstallerError]] = tuple
+    # Called after the last step of a complete undo, while the ledger still has its rows.
+    before_removal: Callable[[], object] = tuple
 
     def patience(self, check: Callable[[], None]) -> Patience:
         """Return the longest wait of a step that begins now."""
@@ -241,6 +243,7 @@ def carry_out(
 def _write_final(context: Context, plan: Plan, done: Sequence[Step]) -> None:
     """Write the final rows of a plan, or remove the ledger if nothing is held any more."""
     if plan.final is None:
+        context.before_removal()
         context.ledger.remove()
         return
     # The text of a specification and the inodes of device nodes were not known ahead of the steps.

@@ -357,9 +357,14 @@ class FleetTurns(Turns):
                 if own is not None:
                     client.give_back(api, own.name, node)
                     log.info("turn given back", lease=own.name)
-                self.forget()
-        except InstallerError as error:  # the next start or check settles the turn
-            log.warning("turn not given back", code=error.code, problem=error.problem, remedy=error.remedy)
+                if not is_undone:
+                    self.forget()
+        except InstallerError as error:
+            # The next start or check settles the turn; after an undo there is none.
+            remedy = error.remedy
+            if is_undone:
+                remedy = f"delete the Lease {row.release}-turn-N that {row.node} holds"
+            log.warning("turn not given back", code=error.code, problem=error.problem, remedy=remedy)
 
     def _wait(self, plan: Plan, engines: tuple[str, ...], wait: Wait) -> TurnWaitError:
         """Return the error of a node that waits, and note when it tries again."""

@@ -92,7 +92,7 @@ class Turns:
         A turn with a failure of this node stays, unless all is undone or proven.
 
         Args:
-            row: the turn, if an undo has removed the ledger.
+            row: the turn, if everything is undone and the ledger is about to be removed.
             at_stop: a pod ends.
         """
 
@@ -102,7 +102,7 @@ class Turns:
             self.give_back(at_stop=True)
 
     def forget(self) -> None:
-        """Remove the turn from the ledger; an undo may have removed the ledger itself."""
+        """Remove the turn from the ledger."""
         self.state = replace(self.state, proven="")
         if not self.ledger.gone and self.ledger.record.turn is not None:
             self.ledger.write(replace(self.ledger.record, turn=None))
@@ -115,3 +115,19 @@ def open_turns(host: Host, options: Options, ledger: Ledger) -> Turns:
     from installer.lifecycle.fleet_turns import FleetTurns
 
     return FleetTurns(host, options, ledger)
+
+
+def give_back_after_undo(host: Host, options: Options, ledger: Ledger, *, at_stop: bool) -> None:
+    """Give the recorded turn back, of whichever release, while the ledger still has it.
+
+    Args:
+        host: the host.
+        options: the options of the undo.
+        ledger: the open ledger.
+        at_stop: a pod ends.
+    """
+    row = ledger.record.turn
+    if row is not None:
+        from installer.lifecycle.fleet_turns import FleetTurns
+
+        FleetTurns(host, options, ledger).give_back(row, at_stop=at_stop)

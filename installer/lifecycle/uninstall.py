@@ -41,7 +41,7 @@ from installer.host.files import Host, read_json_of_root
 from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
-from installer.lifecycle.turns import open_turns
+from installer.lifecycle.turns import give_back_after_undo, open_turns
 from installer.metrics import snapshot as metrics
 from installer.model.facts import EngineRow, Facts, names_of
 from installer.model.files import File, Layout, Meta, dumps
@@ -164,6 +164,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
             timeout_s=min(options.timeout_s, share_s),
             until_s=until_s,
             find_references=partial(_find_last_references, host, options, ledger),
+            before_removal=partial(give_back_after_undo, host, options, ledger, at_stop=hurried),
         )
         plugin = plugin_state.at_ledger_socket(options.nri, ledger.record)
         apply_undo(context, plan, supervision.raise_if_orphan)
@@ -296,7 +297,6 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
             log.info("everything kept", reason="the node is going down")
             return Exit.OK
         turns = open_turns(host, options, ledger)  # reads the last check, which goes with readiness
-        turn = ledger.record.turn
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
         if reason_to_keep := _find_reason_to_keep(host, options, ledger.lock, stopped_s, again=again):
             turns.give_back_kept()
@@ -306,8 +306,6 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
             return HANDED_OVER
         elif undo_or_hand_over(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic()):
             return HANDED_OVER
-        elif turn is not None:
-            turns.give_back(turn, at_stop=True)
     return Exit.OK
 
 

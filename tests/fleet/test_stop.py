@@ -7,6 +7,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from threading import Timer
 from typing import Any
@@ -15,21 +16,26 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+from installer.change.ledger import Ledger, hold
 from installer.errors import Exit
+from installer.fleet import leases
 from installer.fleet.own_pod import OwnPod, find_own_pod, read_claims
 from installer.fleet.run_again import Missing
 from installer.host import kubernetes
+from installer.host.files import Host
 from installer.host.kubernetes import Api
 from installer.lifecycle import uninstall
+from installer.model.facts import TurnRow
 from installer.model.options import OnExit, Options, RestartMode
-from tests.fleet.api_server import TOKEN, TOKENS, USER, ApiServer, serving
-from tests.support.site import PROJECT, Site
+from tests.fleet.api_server import TOKEN, TOKENS, USER, ApiServer, serving, settings_lease
+from tests.support.site import LEDGER, PROJECT, Site
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "stops.json").read_text())
 DAEMONSET = "toolkit"
 NODE = "gpu-node-1"
 POD = "toolkit-abcde"
 LABEL = "nvidia.com/gpu.present"
+LEASE = "gpu-turn-0"
 SHORT_S = 1.0
 
 
@@ -361,3 +367,55 @@ def test_a_pod_deleted_by_force_waits_for_the_next_although_its_token_has_ended(
     stop(cluster)
 
     assert "waiting for the next pod" in capfd.readouterr().err
+
+
+@pytest.fixture
+def turn(cluster: Cluster, site: Site) -> str:
+    """Return the Lease of the turn that this node holds, by its ledger and by the API."""
+    site.install()
+    cluster.server.put("leases", settings_lease(at_most="1", stop_after="1"))
+    cluster.server.put("leases", leases.new_turn(LEASE, "gpu"))
+    lease = cluster.server.lease(LEASE)
+    cluster.server.put("leases", leases.taken(lease, NODE, cluster.server.server_s, 300))
+    with hold(partial(Ledger.open, Host.under(cluster.options.host_root), cluster.options.layout)) as ledger:
+        row = TurnRow("gpu", NODE, "r", ("containerd 2",), "2026-11-28T23:14:03Z 12.000")
+        ledger.write(replace(ledger.record, turn=row))
+    return LEASE
+
+
+def uninstall_here(cluster: Cluster) -> None:
+    assert uninstall.uninstall(cluster.options) == Exit.OK
+
+
+def stop_for_ever(cluster: Cluster) -> None:
+    cluster.server.delete("daemonsets", DAEMONSET)
+    stop(cluster)
+
+
+@pytest.mark.parametrize("act", [uninstall_here, stop_for_ever])
+def test_a_complete_undo_gives_its_turn_back_before_the_ledger_goes(
+    cluster: Cluster, site: Site, turn: str, act: Callable[[Cluster], None]
+) -> None:
+    recorded: list[bool] = []
+    cluster.server.meddles.append(lambda: recorded.append('"turn"' in site.read(LEDGER)))
+
+    act(cluster)
+
+    assert cluster.server.lease(turn)["spec"].get("holderIdentity", "") == ""
+    assert recorded == [True], "if this process dies here, the next undo gives it back"
+    assert not (site.root / LEDGER).exists()
+
+
+@pytest.mark.parametrize("act", [uninstall_here, stop_for_ever])
+def test_an_undo_is_complete_although_its_turn_cannot_be_given_back(
+    cluster: Cluster, site: Site, turn: str, act: Callable[[Cluster], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster.server.refused.add(("update", "leases"))
+
+    act(cluster)
+
+    assert not (site.root / LEDGER).exists()
+    assert cluster.server.lease(turn)["spec"]["holderIdentity"] == NODE
+    told = capfd.readouterr().err
+    assert "turn not given back" in told
+    assert f"delete the Lease gpu-turn-N that {NODE} holds" in told
