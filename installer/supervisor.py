@@ -38,7 +38,6 @@ COMPARE_S = 2.0  # between two looks at the node
 QUIET_S = 1.0  # without a further change before a check begins
 UNQUIET_S = 10.0  # of changes, after which a check begins all the same
 CHECK_S = 120.0  # the longest time between two checks
-HUNG_S = 300.0  # the longest time of a child other than the install
 # A pause doubles, except after a child that has run steadily.
 FIRST_S = 0.1
 LONGEST_S = 60.0
@@ -134,12 +133,14 @@ class Supervisor:
     """The process of ``run``."""
 
     def __init__(self, words: list[str]) -> None:
-        pidfile, pid_fd, lock, lock_fd, options, highest_exit, sidecars, log_format, count, *rest = words
+        pidfile, pid_fd, lock, lock_fd, options, highest_exit, hung_s, *more = words
+        sidecars, log_format, count, *rest = more
         leftover_count = int(count)
         self._pidfile = HeldLock(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._lock = HeldLock(lock, int(lock_fd), os.O_RDONLY)
         self._options = os.open(options, os.O_RDONLY)  # open, because its name may be removed
         self._highest_exit = int(highest_exit)  # of this process
+        self._hung_s = float(hung_s)  # the longest time of a child other than the install
         self._ready = pidfile.rpartition("/")[0] + "/ready"
         self._leftovers = rest[:leftover_count]  # files to remove at the end
         self._command = rest[leftover_count:]  # the beginning of the command of a child
@@ -278,7 +279,7 @@ class Supervisor:
         while self._acting:
             self._turn(STOPS_S if told else COMPARE_S)
             now = monotonic()
-            late = self._stop_at or (verb != "install" and now > began + HUNG_S)
+            late = self._stop_at or (verb != "install" and now > began + self._hung_s)
             if not self._acting or not late or verb == "stop":
                 continue
             if not told:

@@ -13,7 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from installer.engines import ENGINES
+from installer.lifecycle.install import HUNG_S, find_hung_s
+from installer.model.options import AUTO, Options
 from installer.supervisor import WAITING, Supervisor
 from tests.support import preloaded
 from tests.support.looks import asked
@@ -144,7 +148,7 @@ def test_a_check_that_was_asked_for_and_is_killed_is_done_once_more(clean: Site)
 
 def test_a_child_that_cannot_be_started_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     fds = [str(os.memfd_create("lock")) for _ in range(2)]
-    words = ["/pidfile", fds[0], "/lock", fds[1], "/dev/null", "4", "", "text", "0", "/nowhere"]
+    words = ["/pidfile", fds[0], "/lock", fds[1], "/dev/null", "4", "300", "", "text", "0", "/nowhere"]
     os.waitpid(Supervisor(words).start("check"), 0)
 
     said = 'warning: child not started child=check reason="No such file or directory"\n'
@@ -234,9 +238,10 @@ def test_a_check_that_hangs_is_ended_after_its_step_and_the_next_one_does_the_re
 ) -> None:
     copy = clean.root.parent / "copy"
     shutil.copytree(PROJECT / "installer", copy / "installer")
-    text = (copy / "installer/supervisor.py").read_text()
-    assert "\nHUNG_S = 300.0 " in text
-    (copy / "installer/supervisor.py").write_text(text.replace("\nHUNG_S = 300.0 ", "\nHUNG_S = 8.0 "))
+    text = (copy / "installer/lifecycle/install.py").read_text()
+    usual = "\nHUNG_S: Final = 300.0 "
+    assert usual in text
+    (copy / "installer/lifecycle/install.py").write_text(text.replace(usual, "\nHUNG_S: Final = 8.0 "))
     (copy / "sitecustomize.py").write_text(HANGS)
     monkeypatch.chdir(copy)
     with clean.running(env={"PYTHONPATH": str(copy)}) as child:
@@ -268,6 +273,33 @@ if "asked" in sys.orig_argv[2:4]:
 """
 GRACE_S = 20  # of a pod's 30 s
 
+
+def test_a_check_that_waits_for_engines_as_long_as_asked_for_does_not_count_as_hung() -> None:
+    usual = Options(engines=("docker", "containerd"))
+
+    assert find_hung_s(usual) == find_hung_s(replace(usual, timeout_s=1.0)) == HUNG_S
+    # Each of both engines may be waited for before, after its restart, and after a roll-back.
+    patient = replace(usual, timeout_s=usual.timeout_s + 900.0)
+    assert find_hung_s(patient) == HUNG_S + 2 * 3 * 900.0
+    assert find_hung_s(replace(patient, engines=(AUTO,))) == HUNG_S + len(ENGINES) * 3 * 900.0
+
+
+@pytest.mark.parametrize(("hung_s", "is_ended"), [(1.0, True), (60.0, False)])
+def test_a_check_is_ended_after_the_time_that_run_was_given(
+    tmp_path: Path, hung_s: float, *, is_ended: bool
+) -> None:
+    node = Supervised(tmp_path, hung_s)
+    node.answers(0)
+    with node.running() as run:
+        node.until("install")
+        (tmp_path / "lasts").write_text("6")
+        run.send_signal(signal.SIGHUP)
+        until(lambda: node.acts[1:], lambda: node.acts)
+        time.sleep(9)
+
+        assert (tmp_path / "lasted").exists() is not is_ended
+
+
 # A child of a supervisor: it notes its words and when, answers as the file ``next`` says, and ends with that code.
 CHILD = """
 import json, os, sys, time
@@ -281,6 +313,11 @@ answer = Watch(places, baseline=fingerprint(places), due_s=due_s, sidecars="")
 os.pwrite(int(fds.split()[0]), b"0" + answer.encode(), 0)
 with open("acts", "a") as acts:
     acts.write(" ".join([verb, *more[:1]]) + "\\n")
+if verb != "stop" and os.path.exists("lasts"):
+    lasts_s = float(open("lasts").read())
+    os.unlink("lasts")
+    time.sleep(lasts_s)
+    open("lasted", "w").close()
 sys.exit(0 if verb == "stop" else code)
 """
 
@@ -288,8 +325,9 @@ sys.exit(0 if verb == "stop" else code)
 class Supervised:
     """A supervisor whose children are the one above, in a directory."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, hung_s: float = 300.0) -> None:
         self.place = place
+        self.hung_s = hung_s
         (place / "child.py").write_text(CHILD.format(project=str(PROJECT)))
         (place / "watched").touch()
         self.answers(WAITING)
@@ -302,7 +340,7 @@ class Supervised:
     def running(self) -> Iterator["subprocess.Popen[bytes]"]:
         held = [os.open(self.place / name, os.O_RDWR | os.O_CREAT, 0o600) for name in ("pid", "lock")]
         words = [str(self.place / "pid"), str(held[0]), str(self.place / "lock"), str(held[1]), os.devnull]
-        words += ["4", "", "text", "0", sys.executable, str(self.place / "child.py")]
+        words += ["4", f"{self.hung_s:g}", "", "text", "0", sys.executable, str(self.place / "child.py")]
         program = "import sys; from installer.supervisor import Supervisor; sys.exit(Supervisor(sys.argv[1:]).run())"
         command = [sys.executable, "-c", program, *words]
         environment = {"PYTHONPATH": str(PROJECT)}

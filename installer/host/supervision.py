@@ -166,6 +166,7 @@ def become_supervisor(  # noqa: PLR0913 - the words of the supervisor
     options: Path,
     *,
     highest_exit: int,
+    hung_s: float,
     sidecars: str,
     leftovers: Sequence[str],
     log_format: str,
@@ -176,6 +177,7 @@ def become_supervisor(  # noqa: PLR0913 - the words of the supervisor
         locks: path and descriptor of the pidfile and of the ledger's lock.
         options: the file with the options of ``run``.
         highest_exit: the highest exit code.
+        hung_s: the time after which a child other than the install is ended.
         sidecars: the verbs of the sidecars, which run during the wait.
         leftovers: the files that a killed sidecar leaves.
         log_format: the form of log events.
@@ -183,7 +185,7 @@ def become_supervisor(  # noqa: PLR0913 - the words of the supervisor
     words: list[str] = []
     for path, fd in locks:
         words += [str(path), str(fd)]
-    words += [str(options), str(highest_exit), sidecars, log_format]
+    words += [str(options), str(highest_exit), f"{hung_s:g}", sidecars, log_format]
     words += [str(len(leftovers)), *leftovers, *child_command()]
     _exec("supervisor", words, [fd for _, fd in locks])
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
@@ -46,12 +46,15 @@ from installer.lifecycle.turns import TurnWaitError, open_turns
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
 from installer.model.files import File, Meta, dumps
-from installer.model.options import OnExit, Options, RestartMode, RunRequest
+from installer.model.options import AUTO, OnExit, Options, RestartMode, RunRequest
 from installer.model.steps import Part
 from installer.nri import state as plugin_state
 from installer.payload.access import install_dir_obstacles, refuse_strangers_files
 from installer.supervisor import WAITING
 from installer.watch import Watch
+
+HUNG_S: Final = 300.0  # the longest time of a child other than the install, with the usual --timeout
+WAITS: Final = 3  # for one engine: for an answer, after its restart, and after the restart of a roll-back
 
 
 def install(options: Options) -> Exit:
@@ -160,10 +163,21 @@ def _become_supervisor(host: Host, request: RunRequest, pidfile: Lock, lock: Loc
         locks,
         options_file,
         highest_exit=Exit.FAILED if request.nvidia else Exit.UNDO_INCOMPLETE,
+        hung_s=find_hung_s(options),
         sidecars=" ".join(sidecars),
         leftovers=leftovers,
         log_format=request.log_format,
     )
+
+
+def find_hung_s(options: Options) -> float:
+    """Return the time after which a child of ``run`` other than the install counts as hung.
+
+    A repair may wait for each engine ``WAITS`` times, each time as long as --timeout says.
+    """
+    longer_s = max(0.0, options.timeout_s - Options().timeout_s)
+    count = len(ENGINES) if AUTO in options.engines else len(options.engines)
+    return HUNG_S + WAITS * count * longer_s
 
 
 def _claim_files(host: Host, options: Options, ledger: Ledger) -> None:
