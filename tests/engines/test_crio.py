@@ -367,6 +367,24 @@ def test_no_undo_restarts_a_crio_whose_files_lack_the_handler_of_a_live_containe
     assert undone.returncode == 0, undone.stderr
 
 
+def test_an_undo_restarts_crio_once_after_its_owner_has_deleted_our_program(crio: Node) -> None:
+    crio.installer("install", *ASKED, "--set-as-default", check=True)
+    monitor = run_conmon(crio, "nvidia")
+    crio.run(["rm", "/usr/local/nvidia/toolkit/nvidia-container-runtime"])
+    count = starts(crio, "crio")
+
+    kept = crio.installer("uninstall", "--in-use", "keep")
+    at_undo = starts(crio, "crio")
+    monitor.kill()
+    monitor.wait()
+    crio.run(["rm", "-rf", STATE])
+    undone = crio.installer("uninstall")
+
+    assert (kept.returncode, at_undo) == (4, count + 1), kept.stderr
+    assert "in-use" in kept.stderr
+    assert undone.returncode == 0, undone.stderr
+
+
 MINE = '[crio.runtime.runtimes.mine]\nruntime_path = "/usr/libexec/crio/runc"\n{}\n'
 
 
