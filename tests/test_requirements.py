@@ -111,14 +111,17 @@ def test_the_version_of_the_chart_is_that_of_the_project_as_helm_spells_it() -> 
     assert golden(path, text) == text
 
 
-def test_the_changelog_begins_with_this_version_or_with_the_one_before_a_development_version() -> None:
-    found = re.search(r"^## (?!Unreleased$)(.*)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert found is not None
-    heading = re.fullmatch(r"(\d+\.\d+\.\d+), (unreleased|\d{4}-\d\d-\d\d)", found[1])
-    assert heading is not None
+def test_the_changelog_begins_with_unreleased_or_with_this_version() -> None:
+    headings = re.findall(r"^## (.*)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d", each) for each in headings]
 
     if DEVELOPMENT:
-        numbers = [[*map(int, number.split("."))] for number in (heading[1], RELEASE)]
-        assert numbers[0] < numbers[1]
+        assert headings[0] == "[Unreleased]"
+        del released[0]
+    numbers = [[*map(int, each[1].split("."))] for each in released if each]
+    assert len(numbers) == len(released), "a version has a number and the day of its release"
+    assert numbers == sorted(numbers, reverse=True), "the newest is first"
+    if DEVELOPMENT:
+        assert [*map(int, RELEASE.split("."))] not in numbers
     else:
-        assert heading[1] == VERSION
+        assert headings[0].startswith(f"[{VERSION}] - ")
