@@ -1,6 +1,5 @@
 """A node's outage while an engine is restarted, by hand and by us; drift repaired; a stop beside another."""
 
-import json
 import os
 import threading
 import time
@@ -10,6 +9,8 @@ from statistics import median
 
 from benchmarks.rows import Row
 from benchmarks.start import START, Cost, over
+from installer.lifecycle.last_check import LastCheck
+from installer.model.files import dumps, loads
 from installer.supervisor import CHECK_S, COMPARE_S, QUIET_S
 from tests.engines.configs import CONTAINERD
 from tests.engines.conftest import missing, on_the_day
@@ -46,25 +47,8 @@ for turn in range(2 * int(sys.argv[2])):
     taken[turn % 2].append((used.ru_utime + used.ru_stime, time.perf_counter() - began))
 print(*(statistics.median(each) * 1000 for costs in taken for each in zip(*costs)))
 """
-# What an install asks of containerd's own program: what is in force without us, and with us.
-GATE = """
-import time
-from pathlib import PurePosixPath
-from msgspec.structs import replace
-from installer.engines import ENGINES
-from installer.model.engine import EngineState
-from installer.host.files import Host
-from installer.engines.dry_run import Trials
-host, config = Host.under(PurePosixPath("/")), PurePosixPath("/etc/containerd/config.toml")
-exe = PurePosixPath("/usr/bin/containerd")
-engine = replace(EngineState.usual(ENGINES["containerd"]), drop_in=None, files=(config,), exe=exe)
-now = {config: host.read(config)}
-ask = Trials(host, now)
-began = time.perf_counter()
-before, after = ask(engine, now), ask(engine, {config: None})
-assert before.rest_digest and after.rest_digest
-print((time.perf_counter() - began) * 1000)
-"""
+# What an install asks of containerd's own program, as a file that types are checked in.
+GATE = Path(__file__).with_name("dry_runs_of_containerd.py")
 
 
 def measure() -> tuple[list[Row], str]:
@@ -75,7 +59,7 @@ def measure() -> tuple[list[Row], str]:
     with boot(prepared(on_the_day()), engines) as node:
         bare, first, second, undo = [], [], [], []
         served: list[float] = []
-        gate = [float(node.run([PYTHON, "-c", GATE]).stdout) for _ in range(ROUNDS)]
+        gate = [float(node.run([PYTHON, "-c", GATE.read_text()]).stdout) for _ in range(ROUNDS)]
         served.append(_install(node))
         starts = _starts(node)
         node.installer("uninstall", check=True)
@@ -191,12 +175,15 @@ def _repairs_ms(node: Node) -> list[float]:
     process.wait_for("waiting for a signal")
     state = node.root / "run/nvidia/toolkit/toolkit.pid.state"
     for _ in range(ROUNDS):
-        said = json.loads(state.read_text())
-        state.write_text(json.dumps(said | {"repairs": {}}))  # the pause between two is not what is measured
+        last = loads(state.read_bytes(), LastCheck)
+        # The pause between two repairs of one thing is not what is measured.
+        state.write_bytes(dumps(last.with_pace(repairs={})))
         started = time.perf_counter()
         node.write(CONTAINERD, before)
-        while not (now := json.loads(state.read_text()))["did"] or now["number"] == said["number"]:
+        check = last
+        while check.number == last.number or not check.repair.done:
             time.sleep(EVERY_S)
+            check = loads(state.read_bytes(), LastCheck)
         took.append((time.perf_counter() - started) * 1000)
         time.sleep(QUIET_S)
     process.terminate()
