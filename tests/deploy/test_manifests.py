@@ -408,6 +408,25 @@ def test_the_runtime_classes_have_the_names_of_the_runtimes_and_go_where_the_dae
         assert all(each["scheduling"] == {"nodeSelector": selector} for each in classes)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ((), 1),
+        (("onExit=auto",), 1),
+        # Kubernetes counts a node that is down as unavailable. Turns bound the restarts, so a node that is
+        # down need not keep the others from the update.
+        (("onExit=auto", "turns.maxRestarting=1"), "10%"),
+        (("onExit=auto", "turns.maxRestarting=1", "maxUnavailable=3"), 3),
+    ],
+)
+def test_with_turns_a_node_that_is_down_does_not_stop_the_update_of_the_others(
+    settings: tuple[str, ...], expected: int | str
+) -> None:
+    (daemon_set,) = of_kind(charted(*settings), "DaemonSet")
+
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == expected
+
+
 @pytest.mark.parametrize(("settings", "expected"), [((), "100%"), (("uninstallMaxUnavailable=5%",), "5%")])
 def test_an_uninstall_of_all_nodes_has_a_pace_of_its_own(settings: tuple[str, ...], expected: str) -> None:
     (daemon_set,) = of_kind(charted("uninstall=true", "maxUnavailable=3", *settings), "DaemonSet")
