@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.config_edits import digest_of
+from installer.engines.crio.config import read_effective
 from installer.engines.dry_run import Trials, compare_configs, find_refusals, refuse_changed
-from installer.engines.next_start import explain_moved_places
+from installer.engines.next_start import explain_losses, explain_moved_places
 from installer.errors import NotBegunError
 from installer.host.files import Host
 from installer.model.engine import EffectiveConfig, EngineState, Started
@@ -176,6 +177,35 @@ def test_crio_tells_by_its_next_start_which_places_move_and_a_link_to_one_is_no_
     runs = f"and it runs with {serving.places.get(place)}"
     moved = f"restart CRI-O (at its next start its config gives it the {place} /new, {runs})"
     assert moves == [moved] * bool(place)
+
+
+@pytest.mark.parametrize("accepts_pending", [False, True])
+@pytest.mark.parametrize(
+    ("printed", "serving", "words"),
+    [
+        pytest.param(
+            'storage_driver = "vfs"', "overlay", "with vfs in the place of overlay", id="by its files"
+        ),
+        pytest.param('# storage_driver = "vfs"', "overlay", "with vfs in the place of", id="by storage.conf"),
+        pytest.param('# storage_driver = "overlay"', "overlay", "", id="the same"),
+        pytest.param('# storage_driver = ""', "overlay", "", id="the next start chooses"),
+        pytest.param('storage_driver = "vfs"', "", "", id="the running CRI-O does not tell"),
+    ],
+)
+def test_no_restart_gives_crio_another_storage_driver(
+    tmp_path: Path, printed: str, serving: str, words: str, *, accepts_pending: bool
+) -> None:
+    engine = Engine(tmp_path, "crio", f"echo '[crio]'; echo '{printed}'")
+    answer = {"crio": {"storage_driver": serving, "runtime": {"default_runtime": "crun"}}}
+    state = replace(EngineState.usual(engine.spec), serving=read_effective(answer))
+    state = replace(state, exe=PurePosixPath(engine.program))
+
+    after = Trials(HOST, {})(state, {})
+    losses = [*explain_losses(state, after, (), accepts_pending=accepts_pending)]
+
+    assert [error.code for error in losses] == ["pending-by-others"] * bool(words)
+    assert all(words in error.problem for error in losses)
+    assert all("accept-pending" not in error.remedy for error in losses)
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,7 @@ def _add_printed(predicted: EffectiveConfig, printed: PrintedConfig) -> Effectiv
         places=printed.places,
         default=printed.default or predicted.default,
         cgroup_driver=printed.cgroup_driver or predicted.cgroup_driver,
+        storage_driver=printed.storage_driver,
     )
 
 
@@ -388,7 +389,7 @@ def read_effective(tree: Mapping[str, Any]) -> EffectiveConfig:
         raise KeyError("crio.runtime")
 
     run_root = text(crio, "runroot", SOURCE)
-    driver = text(crio, "storage_driver", SOURCE) or DRIVER
+    storage_driver = text(crio, "storage_driver", SOURCE)
     places = {
         "root": text(crio, "root", SOURCE),
         "runroot": run_root,
@@ -405,10 +406,11 @@ def read_effective(tree: Mapping[str, Any]) -> EffectiveConfig:
         cdi_dirs=cdi_dirs or (),
         cgroup_driver=text(runtime, "cgroup_manager", SOURCE),
         rest_digest=_digest(tree),
-        state=PurePosixPath(run_root or RUN_ROOT, f"{driver}-containers"),
+        state=PurePosixPath(run_root or RUN_ROOT, f"{storage_driver or DRIVER}-containers"),
         hook_dirs=(PurePosixPath(HOOK_DIR),) if hook_dirs is None else hook_dirs,
         places={name: place for name, place in places.items() if place},
         nri=is_nri_on if nri else None,
+        storage_driver=storage_driver,
     )
 
 

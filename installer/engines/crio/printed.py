@@ -11,7 +11,7 @@ from installer.config_text import Tree
 
 # CRI-O prints a setting as a comment if the setting is a default, its own or that of storage.conf.
 _SETTING: Final = re.compile(
-    r'^(?:# )?(root|runroot|listen|default_runtime|cgroup_manager) = "(.+)"$', re.MULTILINE
+    r'^(?:# )?(root|runroot|storage_driver|listen|default_runtime|cgroup_manager) = "(.+)"$', re.MULTILINE
 )
 # runtime-handler is the name in the documentation of the table.
 _RUNTIME: Final = re.compile(
@@ -28,6 +28,8 @@ class PrintedConfig(Struct, frozen=True):
     runtimes: frozenset[str]  # the names, with the runtimes that CRI-O has built in
     default: str = ""  # the default runtime; "" if not printed
     cgroup_driver: str = ""
+    # "" if CRI-O leaves the choice to containers/storage (engine-facts.md#crio-storage).
+    storage_driver: str = ""
 
     @classmethod
     def read(cls, output: str) -> "PrintedConfig":
@@ -39,6 +41,7 @@ class PrintedConfig(Struct, frozen=True):
             runtimes=frozenset(_RUNTIME.findall(output)),
             default=settings.get("default_runtime", ""),
             cgroup_driver=settings.get("cgroup_manager", ""),
+            storage_driver=settings.get("storage_driver", ""),
         )
 
 
