@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from installer.cli.app import UNHEEDED, program
 from installer.cli.flags import FLAGS, GROUPS, Flag, options_from
-from installer.cli.version import describe_version
+from installer.host.own_version import describe, describe_version
 from installer.model.options import Options, Places
 from tests.support import preloaded
 from tests.support.entry import VERSION
@@ -66,9 +66,7 @@ def test_it_tells_its_version() -> None:
 
 
 @pytest.mark.parametrize("known", ["file", "git", ""])
-def test_a_development_version_names_its_commit_where_it_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
-) -> None:
+def test_a_development_version_names_its_commit_where_it_is_known(tmp_path: Path, known: str) -> None:
     package, expected = tmp_path / "installer", ""
     package.mkdir()
     if known == "file":
@@ -81,14 +79,11 @@ def test_a_development_version_names_its_commit_where_it_is_known(
         subprocess.run([*git, *name, "commit", "--quiet", "--allow-empty", "--message=x"], check=True)
         words = [*git, "rev-parse", "HEAD"]
         expected = subprocess.run(words, check=True, capture_output=True, text=True).stdout[:12]
-    monkeypatch.setattr("installer.cli.version.PACKAGE", package)
 
-    monkeypatch.setattr("installer.cli.version.version", lambda _: "0.3.0.dev0")
-    told = describe_version()
-    monkeypatch.setattr("installer.cli.version.version", lambda _: "0.3.0")
+    told = describe("0.3.0.dev0", package)
 
     assert told == (f"0.3.0.dev0 (commit {expected})" if expected else "0.3.0.dev0")
-    assert describe_version() == "0.3.0"
+    assert describe("0.3.0", package) == "0.3.0"
 
 
 @pytest.mark.parametrize("verb", program.commands)

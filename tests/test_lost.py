@@ -348,6 +348,13 @@ def test_a_ledger_of_another_form_is_refused_by_each_verb_and_nothing_changes(
     assert installed.tree() == before
 
 
+def test_the_ledger_names_the_version_that_wrote_it_as_version_prints_it(installed: Site) -> None:
+    rows = json.loads(installed.read(LEDGER))
+
+    told = preloaded.run([sys.executable, "-m", "installer", "--version"])
+    assert told.stdout == f"toolkit-installer {rows['written_by']}\n"
+
+
 def test_a_ledger_of_another_form_is_moved_away_and_an_uninstall_removes_the_keys(installed: Site) -> None:
     _give_form(installed, {"version": 1})
     lose(installed, LEDGER)

@@ -17,7 +17,7 @@ from installer.host.events import internal_errors
 from installer.host.files import Host, entry_of
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK, Lock, lock_directory
-from installer.host.own_version import own_version
+from installer.host.own_version import describe_version
 from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.model.facts import OWNER, Record, Saved
@@ -145,7 +145,7 @@ class Ledger:
         self._set_copies_aside()
         if record != self.record or self._host.kind(self._layout.ledger) is Kind.ABSENT:
             try:
-                self._host.replace(self._layout.ledger, File(dumps(record, own_version()), PRIVATE))
+                self._host.replace(self._layout.ledger, File(dumps(record, describe_version()), PRIVATE))
             except Exception:
                 # The new ledger may be in place, and only not be safe from a power failure.
                 self.record = read_record(self._host, self._layout) or self.record
@@ -372,7 +372,7 @@ def _make_home(host: Host, layout: Layout) -> None:
         return
     first = missing[-1]
     record = Record(directories=tuple(reversed(missing[1:])))
-    content = dumps(record, own_version()).decode()
+    content = dumps(record, describe_version()).decode()
     ledger = Text(layout.ledger.relative_to(first), content, PRIVATE.mode)
     lock = Text(layout.home.relative_to(first) / LOCK, "", PRIVATE.mode)
     create_tree(host, first, [ledger, lock])

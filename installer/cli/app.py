@@ -90,7 +90,7 @@ def _short(record: tuple[str, str]) -> tuple[str, str]:
 
 def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's call
     if asked:
-        from installer.cli.version import describe_version
+        from installer.host.own_version import describe_version
 
         click.echo(f"{ctx.find_root().info_name} {describe_version()}")
         ctx.exit()

@@ -446,7 +446,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _version_lines() -> list[str]:
-    from installer.cli.version import describe_version
+    from installer.host.own_version import describe_version
 
     return [f"{NAME} version {describe_version()}"]
 

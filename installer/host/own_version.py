@@ -1,14 +1,55 @@
-"""The version of this program."""
+"""The version of this program: the number, and for people a development version with its commit."""
 
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = Path(__file__).parents[1]
+COMMIT: Final = "commit"  # the file that a build of an image puts into the package
+DIGITS: Final = 12
+GIT_S: Final = 5.0
 
 
 @cache
 def own_version() -> str:
-    """Return the version of this program; "unknown" of a source tree."""
+    """Return the version of this program, such as ``0.3.0``; "unknown" of a source tree."""
     from importlib.metadata import PackageNotFoundError, version  # where the version is asked for alone
 
     with suppress(PackageNotFoundError):
         return version("node-toolkit-installer")
     return "unknown"
+
+
+@cache
+def describe_version() -> str:
+    """Return the version as ``--version`` prints it and as the ledger records its writer."""
+    return describe(own_version(), PACKAGE)
+
+
+def describe(number: str, package: Path) -> str:
+    """Return ``0.3.0`` of a release, and ``0.3.0.dev0 (commit 0123456789ab)`` of a development version."""
+    if ".dev" in number:
+        commit = find_commit(package)
+        if commit:
+            return f"{number} (commit {commit})"
+    return number
+
+
+def find_commit(package: Path) -> str:
+    """Return the commit of the package, by a file in the package or by git; "" if unknown.
+
+    A package that pip has built from a checkout has neither: it does not change with that checkout.
+    """
+    from installer.host.programs import run_in  # a release asks no git
+
+    with suppress(OSError, ValueError):
+        return (package / COMMIT).read_text().strip()
+    checkout = package.parent
+    if not (checkout / ".git").exists():
+        return ""
+    words = ["git", "-C", str(checkout), "rev-parse", f"--short={DIGITS}", "HEAD"]
+    ran = run_in(Path("/"), words, timeout_s=GIT_S)
+    if ran is None or ran.returncode != 0:
+        return ""
+    return ran.stdout.strip()

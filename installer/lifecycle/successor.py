@@ -27,7 +27,7 @@ from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.kernel import enter_mount_namespace
-from installer.host.own_version import own_version
+from installer.host.own_version import describe_version
 from installer.lifecycle.uninstall import as_incomplete_undo, open_ledger, undo
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EngineState
@@ -128,7 +128,7 @@ def rehearse(host: Host, options: Options) -> tuple[EngineState, ...]:
 
     The rehearsal loads everything that libraries load at their first use.
     """
-    own_version()
+    describe_version()
     with suppress(InstallerError), internal_errors():
         record = read_record(host, options.layout) or Record()
         facts = observe_undo(host, options, record, awaits_s=0.0)
