@@ -1,11 +1,12 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 
 from tests.support import preloaded
-from tests.support.site import Site
+from tests.support.site import Site, ended
 from tests.support.waiting import full_pipe, until_it_sleeps
 
 TALK = """
@@ -75,6 +76,25 @@ def test_a_path_that_is_no_utf_8_is_printed_and_used(clean: Site) -> None:
 
 def test_the_next_step_beside_a_stopped_docker_is_its_start(site: Site) -> None:
     assert '"command": "systemctl start docker.service && systemctl restart' in site.install().stderr
+
+
+def test_a_verb_that_ends_answers_a_person_in_a_pipe_too_and_a_run_answers_programs(clean: Site) -> None:
+    """``| tee install.log`` shows a person what a terminal shows."""
+    environment = {name: value for name, value in preloaded.ENVIRONMENT.items() if "LOG_FORMAT" not in name}
+
+    installed = preloaded.run(clean.command("install"), environment)
+    refused = preloaded.run(clean.command("install", "--driver-root", "relative"), environment)
+    asked = preloaded.run(clean.command("install", "--log-format", "json"), environment)
+    undone = preloaded.run(clean.command("uninstall"), environment)
+    with clean.running(env={"TOOLKIT_INSTALLER_LOG_FORMAT": "auto"}) as child:
+        said = ended(child)
+
+    assert re.search(r"^installed engines=\S+ steps=\d+$", installed.stderr, re.MULTILINE), installed.stderr
+    assert refused.stderr.startswith("toolkit-installer: cannot ")
+    assert "\nundo complete steps=" in undone.stderr
+    for programs in (asked.stderr, said):
+        assert programs.splitlines()
+        assert all(json.loads(line)["event"] for line in programs.splitlines())
 
 
 def test_a_person_reads_one_plain_line_an_event() -> None:

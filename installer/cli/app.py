@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial, update_wrapper
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,7 @@ from installer.cli import flags
 from installer.cli import log as logging
 from installer.errors import Exit
 from installer.host import locks
-from installer.host.events import log
+from installer.host.events import SERVICES, log
 from installer.host.files import Host, read_json_of_root
 from installer.host.kernel import OWN, allow_files, mount_namespace
 from installer.model.files import ROOT
@@ -171,8 +171,7 @@ def _complete_path(_: click.Context, __: click.Parameter, incomplete: str) -> li
 
 def _options(verb: str, values: dict[str, Any]) -> Options:
     """Build the options of a verb from its flags; raise UsageError for a contradiction."""
-    # A verb without --log-format answers a person, or a kubelet that shows the sentence to a person.
-    logging.configure(values.get("log_format", "text"))
+    logging.configure(_log_format(verb, values))
     has_all_flags = verb not in SOME
     if has_all_flags:
         _warn_of_unknown_variables()
@@ -192,6 +191,17 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     if has_all_flags:
         allow_files()
     return options
+
+
+def _log_format(verb: str, values: Mapping[str, Any]) -> str:
+    """Return the form of a verb's events: a verb that answers and ends answers a person, also in a pipe.
+
+    A verb without --log-format is one of these; a kubelet shows its sentence to a person.
+    """
+    wanted: str = values.get("log_format", "auto")
+    if wanted == "auto" and verb not in SERVICES:
+        return "text"
+    return wanted
 
 
 def _warn_of_unknown_variables() -> None:
@@ -333,7 +343,7 @@ def untaint(_: Options, name: str) -> Exit:
 
 def main(argv: Sequence[str]) -> int:
     """Run a verb; return the exit code."""
-    logging.configure("auto")
+    logging.configure(_log_format("".join(argv[:1]), {}))
     # Any other verb runs beside the verb that the pod is for, which leaves the outcome to Kubernetes.
     leaves = bool(argv) and argv[0] in OF_A_POD
     return logging.conclude(partial(_call, argv), leaves=leaves)

@@ -1,4 +1,4 @@
-"""Write structured events to stderr: readable lines on a terminal, else lines of JSON."""
+"""Write structured events to stderr: as lines for a person, or as lines of JSON."""
 
 import os
 import sys
@@ -122,7 +122,7 @@ def _sentence(template: str, fields: Mapping[str, Any]) -> str:
 
 def _render(level: str, event: str, fields: Mapping[str, Any], *, colors: bool) -> str:
     """Return an event as a line for a person: the level unless it is info, the event, the fields."""
-    from structlog import dev  # as large as all our modules: only a terminal waits for it
+    from structlog import dev  # as large as all our modules: JSON does not wait for it
 
     style = dev.ConsoleRenderer.get_default_column_styles(colors=colors)
     level_styles = {"warning": style.level_warn, "error": style.level_error}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from installer.errors import Exit, InstallerError, InternalError, StoppedError
 from installer.host import supervision
-from installer.host.events import internal_errors, log, open_standard_streams
+from installer.host.events import SERVICES, internal_errors, log, open_standard_streams
 
 if TYPE_CHECKING:
     from installer.model.options import Options
@@ -39,7 +39,10 @@ def main(act: Callable[[Sequence[str]], int] | None = None, *, child: bool = Fal
     except SystemExit as end:  # click has completed a shell's words
         code = int(end.code or Exit.OK)
     except (InstallerError, MemoryError) as error:
-        _say_failed(error if isinstance(error, InstallerError) else InternalError(error))
+        failure = error if isinstance(error, InstallerError) else InternalError(error)
+        # Verbs of ours that are no service answer a person; NVIDIA's command line is a service.
+        is_service = act is not _do_verb or not SERVICES.isdisjoint(sys.argv[1:2])
+        _say_failed(failure, as_text=sys.stderr.isatty() or not is_service)
     except Exception as error:  # noqa: BLE001 - the verbs report their own errors: the program itself is not whole
         again = "uninstall" if host_is_changed else "it again"
         reason = f"toolkit-installer: cannot start the program (internal error: {type(error).__name__})"
@@ -50,9 +53,9 @@ def main(act: Callable[[Sequence[str]], int] | None = None, *, child: bool = Fal
     os._exit(code)  # the interpreter would free object by object; the kernel frees the memory at once
 
 
-def _say_failed(error: InstallerError) -> None:
+def _say_failed(error: InstallerError, *, as_text: bool) -> None:
     """Report an error like ``cli.log``, without its modules: they are not loaded, or could not be."""
-    if sys.stderr.isatty():
+    if as_text:
         sys.stderr.write(f"toolkit-installer: {error}\n")
     else:
         log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)

@@ -24,6 +24,8 @@ STDOUT: Final = 1
 STDERR: Final = 2
 PATIENCE_S: Final = 0.5
 POLL_S: Final = 0.1
+# Verbs that programs watch: their log is JSON unless a person reads it on a terminal.
+SERVICES: Final = frozenset({"run", "nri", "untaint"})
 REMEDY: Final = "give it a file or a reader that takes it, then run again"
 # Kubernetes reads here why a container has ended; a host has no such file.
 TERMINATION_LOG: Final = Path("/dev/termination-log")

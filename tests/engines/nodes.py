@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
     "LANG": "C.UTF-8",
+    "TOOLKIT_INSTALLER_LOG_FORMAT": "json",  # for verbs that would answer a person
 }
 PYTHON = "/usr/bin/python3"
 SOURCE = ("--toolkit-source", ARTIFACTS)

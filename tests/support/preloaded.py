@@ -25,7 +25,8 @@ from threading import Lock
 from tests.support.entry import PROJECT, SCRIPTS
 
 Done = subprocess.CompletedProcess[str]
-ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+# A test reads a verb's events as a program does.
+ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), "TOOLKIT_INSTALLER_LOG_FORMAT": "json"}
 MOST = 1 << 16
 FEW = 256  # file descriptors of a server
 _one_at_a_time = Lock()
