@@ -110,7 +110,6 @@ def install_engine(install: EngineInstall) -> Part:
     if accepted.restart.is_wanted:
         if request.options.accept_pending:
             notes += next_start.explain_accepted(engine, accepted.after, ours)
-        notes += next_start.explain_edited_inputs(engine)
         if accepted.restart.when is When.NOW:
             notes += next_start.explain_fresh_edits(engine, facts)
         notes += next_start.explain_changes(engine, accepted.after, facts, ours)

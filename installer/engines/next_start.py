@@ -283,7 +283,14 @@ def explain_changes(
 ) -> Iterator[str]:
     """Yield the edits of others since an engine's start, brought into force by its restart or reload.
 
-    For losses see ``explain_losses``. Values are left out: a value may be a secret.
+    The edits of configs, of the inputs of a generated config, of the program and of the unit. For the edits
+    against which a restart is refused see ``explain_losses``. Values are left out: a value may be a secret.
+
+    Args:
+        engine: the engine, as it runs.
+        after: the config in force after the restart or reload; None if unknown.
+        facts: the facts about the node.
+        ours: the names of our runtimes.
     """
     row = facts.record.engine(engine.name)
     texts = read_present(engine, facts)
@@ -293,6 +300,9 @@ def explain_changes(
     if engine.spec.reads_config_on_signal:
         return
 
+    if engine.edited_inputs:
+        paths = ", ".join(map(str, engine.edited_inputs))
+        yield f"the restart of {engine.title} brings into force what was changed after its start in {paths}"
     its_start = f"the start of {engine.title}"
     if engine.replaced:
         yield f"{engine.program} was replaced after {its_start}: its restart runs the new program"
@@ -343,13 +353,6 @@ def _find_new_settings(engine: EngineState) -> Iterator[str]:
     for name, value in sorted(later.environment.items()):
         if now.environment.get(name) != value:
             yield name
-
-
-def explain_edited_inputs(engine: EngineState) -> Iterator[str]:
-    """Yield the files edited by others since an engine's start: a restart brings these edits into force."""
-    if engine.edited_inputs:
-        paths = ", ".join(map(str, engine.edited_inputs))
-        yield f"the restart of {engine.title} brings into force what was changed after its start in {paths}"
 
 
 def list_fresh_edits(

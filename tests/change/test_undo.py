@@ -162,6 +162,20 @@ def test_an_undo_that_others_changes_forbid_names_the_flag_for_them_as_an_option
     assert Option("accept-pending") in refusal.remedy.parts
 
 
+@pytest.mark.parametrize("serves_ours", [True, False], ids=["restarted", "not restarted"])
+def test_an_undo_names_the_edited_inputs_that_its_restart_brings_into_force(*, serves_ours: bool) -> None:
+    case = case_of("microk8s", "as-the-snap-ships-it")
+    registries = PurePosixPath("/var/snap/microk8s/current/args/certs.d/docker.io/hosts.toml")
+    binaries = binaries_of(case.options) if serves_ours else {}
+    serving = served({"runc": "", **binaries}, "runc")
+
+    plan = plan_undo(undoing(case, serving=serving, edited_inputs=(registries,)), _auto(case.options))
+
+    note = f"the restart of MicroK8s brings into force what was changed after its start in {registries}"
+    assert len(reloads_of(plan)) == serves_ours
+    assert (note in plan.notes) is serves_ours
+
+
 def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/sbin/runc") -> Facts:
     facts = undoing(case, version=version, serving=served(binaries_of(case.options), ""))
     assert facts.record.toolkit is not None
