@@ -97,7 +97,7 @@ class Turns:
         """
 
     def give_back_kept(self) -> None:
-        """Give the turn back at a stop that keeps everything, unless a change is only half done."""
+        """Give the turn back at a stop that keeps something in place, unless a change is only half done."""
         if self.is_proven or not is_begun(self.ledger.record):
             self.give_back(at_stop=True)
 

@@ -303,8 +303,10 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
             log.info("everything kept", reason=reason_to_keep)
         elif reason := handover.find_reason(host, options, ledger.record):
             handover.hand_over(host, options, ledger, reason, stopped_s + UNDO_S)
+            turns.give_back_kept()  # the host's unit has no account of the API
             return HANDED_OVER
         elif undo_or_hand_over(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic()):
+            turns.give_back_kept()
             return HANDED_OVER
     return Exit.OK
 

@@ -19,7 +19,7 @@ from installer.fleet.turns import TRY_S, Failure, Node, Proven
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.kubernetes import Api, Reply
-from installer.lifecycle import check, fleet_turns, readiness, uninstall
+from installer.lifecycle import check, fleet_turns, handover, readiness, uninstall
 from installer.lifecycle.fleet_turns import LONGEST_TRY_S, STARTUP_TAINT, FleetTurns
 from installer.lifecycle.last_check import LastCheck, read_check
 from installer.lifecycle.turns import open_turns
@@ -28,6 +28,7 @@ from installer.model.engine import EffectiveConfig, EngineState
 from installer.model.facts import EngineRow, Record, ToolkitRow, TurnRow
 from installer.model.options import Drift, OnExit, Options, Turns
 from installer.model.steps import Part, Reload, for_reason
+from installer.supervisor import HANDED_OVER
 from installer.watch import Watch
 from tests.fleet.api_server import ApiServer, serving, settings_lease
 from tests.support.live import SOCKET
@@ -576,11 +577,11 @@ def test_a_turn_that_the_owner_has_freed_is_forgotten(a: Member, api: Api, serve
     assert (a.restarts, a.asks, turns(api)) == (1, False, {})
 
 
-def stop(a: Member, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the last child of ``run`` carry out a stop."""
+def stop(a: Member, api: Api, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> None:
+    """Let the last child of ``run`` carry out a stop, which ends with ``code``."""
     monkeypatch.setattr(Api, "of_this_pod", lambda: api)
     monkeypatch.setattr(uninstall, "node_stops", lambda _: False)
-    assert uninstall.stop(a.options, 0.0) == 0
+    assert uninstall.stop(a.options, 0.0) == code
 
 
 def begin_only(a: Member) -> None:
@@ -619,6 +620,33 @@ def test_a_stop_that_keeps_everything_gives_a_turn_back_unless_the_engine_is_not
 
     assert turns(api) == {ONE: holder}
     assert a.asks is bool(holder), "the next start settles it"
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["for a container in use", "before it begins"])
+@pytest.mark.parametrize("name", STOPS)
+def test_a_stop_that_hands_its_undo_over_gives_a_turn_back_unless_the_engine_is_not_proven(
+    api: Api,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    *,
+    begins: bool,
+) -> None:
+    # The host's unit has no account of the API, and the undo may wait for a container for a day.
+    a = Member(tmp_path / "a", "a", api, soak_s=30.0)
+    act, holder = STOPS[name]
+    act(a)
+    a.options = replace(a.options, on_exit=OnExit.AUTO)
+    if begins:
+        monkeypatch.setattr(uninstall, "undo_or_hand_over", lambda *_, **__: "our runtime runs trainer")
+    else:
+        monkeypatch.setattr(handover, "find_reason", lambda *_: "crio restarts when this container has ended")
+        monkeypatch.setattr(handover, "hand_over", lambda *_: None)
+
+    stop(a, api, monkeypatch, HANDED_OVER)
+
+    assert turns(api) == {ONE: holder}
+    assert a.asks is bool(holder), "the next pod on this node settles it"
 
 
 def test_a_failed_node_whose_new_plan_is_refused_keeps_its_turn(a: Member, api: Api) -> None:
