@@ -108,7 +108,7 @@ def lacking(engine: EngineState) -> str:
         return "it has no CDI"
     if not serving.cdi:
         return "it says that CDI is switched off"
-    if engine.version and engine.version < engine.spec.cdi.hands_over:
+    if engine.version and engine.version < engine.kind.cdi.hands_over:
         return f"{'.'.join(map(str, engine.version))} does not pass on the devices of a kubelet"
     if SPEC_DIRS.isdisjoint(serving.cdi_dirs):
         directories = " and ".join(map(str, serving.cdi_dirs)) or "no directory"
@@ -136,7 +136,7 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
         if reason:
             yield InstallerError(
                 f"give containers of {engine.title} GPUs by CDI ({reason})",
-                remedy=Remedy("use ", Option("mode", "runtime"), f"; {engine.spec.cdi.since}"),
+                remedy=Remedy("use ", Option("mode", "runtime"), f"; {engine.kind.cdi.since}"),
                 code="mode-unusable",
             )
 

@@ -68,7 +68,7 @@ def make_install(request: InstallRequest, accepted: AcceptedInstall) -> EngineIn
     writes = accepted.candidate.writes
     steps: Sequence[Step] = writes
     if accepted.restart.when is When.NOW:
-        if not writes and engine.spec.reads_config_on_signal:
+        if not writes and engine.kind.reads_config_on_signal:
             # dockerd may need an intermediate text although its config does not change.
             config = request.facts.contents[engine.config]
             writes = (WriteConfig(engine.name, engine.config, config, config),)
@@ -82,7 +82,7 @@ def find_runtimes(install: EngineInstall) -> Part:
     accepted = install.accepted
     if not accepted.candidate.writes or not accepted.restart.is_wanted:
         return Part(name_part(engine.name))
-    step = FindRuntimes(engine.spec, tuple(entry.binary for entry in accepted.expected.present))
+    step = FindRuntimes(engine.kind, tuple(entry.binary for entry in accepted.expected.present))
     return Part(name_part(engine.name), ((step, "its config will name them"),))
 
 
@@ -190,7 +190,7 @@ def _refuse_silent(accepted: AcceptedInstall) -> Iterator[InstallerError]:
 
 def _refuse_options(engine: EngineState, options: Options) -> Iterator[InstallerError]:
     """Refuse the options if an engine with a built-in search would not find the toolkit."""
-    finds = engine.spec.built_in_runtime
+    finds = engine.kind.built_in_runtime
     if not finds:
         return
     asked = (options.install_dir, options.runtime_name, options.set_as_default)
@@ -240,7 +240,7 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Par
     row = request.row
     engine = request.engine
     is_used = any(container.engine == row.name for container in facts.containers.running)
-    is_forced = options.in_use is InUse.FORCE and not engine.spec.needs_handler(engine.version)
+    is_forced = options.in_use is InUse.FORCE and not engine.kind.needs_handler(engine.version)
 
     accepted = choose_undo_texts(request, keeps_runtimes=is_used and not is_forced)
     candidate = accepted.candidate
@@ -249,7 +249,7 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Par
     is_restarted = restart.when is When.NOW and not restart.refusals
     if restart.refusals:
         still_served = restart.refusals[0]
-        if engine.spec.restarts_itself:  # k0s restarts its engine for any write
+        if engine.kind.restarts_itself:  # k0s restarts its engine for any write
             candidate = UndoCandidate(
                 rows=request.configs, kept_rows=request.configs, demoted=candidate.demoted
             )
@@ -306,16 +306,16 @@ def _make_rows_after_undo(
     programs although the texts are without our programs.
     """
     row = request.row
-    spec = request.engine.spec
+    kind = request.engine.kind
     pending = UNREAD if still_served is not None else ""
     if stays:
         default = "" if candidate.demoted else row.default
         # Copies of a root file are looked for each time.
-        kept_configs = tuple(each for each in candidate.kept_rows if not spec.is_copy(each.path))
+        kept_configs = tuple(each for each in candidate.kept_rows if not kind.is_copy(each.path))
         return Record(engines=(replace(row, default=default, pending=pending),), configs=kept_configs)
     if still_served is not None:
         # The next undo finds nothing more to write, and goes on from here.
-        configs = tuple(each for each in request.configs if not spec.is_copy(each.path))
+        configs = tuple(each for each in request.configs if not kind.is_copy(each.path))
         return Record(engines=(replace(row, pending=pending),), configs=configs)
     # The rows that stay are of files that named the toolkit before us: they may still name it.
     texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}

@@ -23,8 +23,8 @@ def expect_after_install(
     engine = request.engine
     proposal = candidate.proposal
     present = tuple(replace(entry, table=proposal.shown.get(entry.name)) for entry in request.entries)
-    if engine.spec.built_in_runtime:
-        present = tuple(entry for entry in request.entries if entry.name == engine.spec.built_in_runtime)
+    if engine.kind.built_in_runtime:
+        present = tuple(entry for entry in request.entries if entry.name == engine.kind.built_in_runtime)
     names = {entry.name for entry in present}
 
     absent = []
@@ -37,7 +37,7 @@ def expect_after_install(
 
     ours = {*names, *(entry.name for entry in absent)}
     return Reload(
-        engine.spec,
+        engine.kind,
         present,
         tuple(absent),
         demoted=_list_unwanted_defaults(request, candidate, after, ours),
@@ -54,11 +54,11 @@ def _list_unwanted_defaults(
     """Return our runtimes that may not be the engine's default after the restart."""
     engine = request.engine
     facts = request.facts
-    if engine.spec.built_in_runtime:
+    if engine.kind.built_in_runtime:
         return frozenset()
     # dockerd keeps a default that its file does not name any more. An engine that is restarted keeps none:
     # only an unfinished install of ours counts, since the owner may have prepared a start of his own.
-    by_signal = engine.spec.reads_config_on_signal
+    by_signal = engine.kind.reads_config_on_signal
     if not (by_signal or _has_unfinished_default(request)):
         return frozenset()
     if after is None:
@@ -106,7 +106,7 @@ def expect_after_undo(request: UndoRequest, candidate: UndoCandidate) -> Reload:
     elif after is not None:
         defaults = _expect_defaults(engine, after, row.runtimes)
     return Reload(
-        engine.spec,
+        engine.kind,
         tuple(present),
         tuple(absent),
         demoted=frozenset(unwanted_defaults),
@@ -130,7 +130,7 @@ def expect_after_rollback(engine: EngineState, tried: Reload) -> Reload:
     for entry in entries:
         if (entry.name, entry.binary) not in kept:
             absent.append(RuntimeEntry(entry.name, entry.binary))
-    return Reload(engine.spec, tuple(present), tuple(absent))
+    return Reload(engine.kind, tuple(present), tuple(absent))
 
 
 def _expect_defaults(

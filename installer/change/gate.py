@@ -107,14 +107,14 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
         state = replace(engine, serving=read_inherited(request, present_texts))
 
     def propose(before: EffectiveConfig | None) -> Iterable[Proposal]:
-        return engine.spec.propose(state, configs, request.entries, request.options.extras, before)
+        return engine.kind.propose(state, configs, request.entries, request.options.extras, before)
 
     # The plainest candidate by the texts alone: if nothing is to be done, no program is asked.
     first = next(iter(propose(None)))
     first_changes = find_changes(request, first)
     plainest = make_candidate(request, first, first_changes)
     unvalidated = _accept(request, plainest)
-    if engine.spec.built_in_runtime:
+    if engine.kind.built_in_runtime:
         return unvalidated
     has_steps = plainest.writes or unvalidated.restart.when is When.NOW
     if not has_steps and is_in_force(request, plainest):
@@ -408,7 +408,7 @@ def _refuse_texts(engine: EngineState, candidate: UndoCandidate, reason: str, re
 def _list_files_naming(engine: EngineState, candidate: UndoCandidate, facts: Facts, default: str) -> str:
     """Return the files with the default runtime; none if several files make up the value."""
     texts = {**read_present(engine, facts), **candidate.texts}
-    wanted = (engine.spec.default_key, default)
+    wanted = (engine.kind.default_key, default)
     naming = []
     for path, file in texts.items():
         for key, value in leaves(tree_of(file, path)):

@@ -104,7 +104,7 @@ def make_candidate(
         # Without a ledger it is not known what our runtimes have inherited.
         proposal = replace(proposal, shown={})
     candidate = Candidate(proposal, changes)
-    if not request.engine.spec.reload_misreports or proposal.shown:
+    if not request.engine.kind.reload_misreports or proposal.shown:
         return candidate
     if not _is_installed_unedited(request, candidate):
         return candidate

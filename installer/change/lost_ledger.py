@@ -106,7 +106,7 @@ class _Leftovers:
                 self.drop_ins.add(path)
         if ours and facts.toolkit.kind is Kind.ABSENT:
             # Our link is gone, too: only our usual drop-in with nothing but our runtimes counts as ours.
-            usual = engine.spec.drop_ins.usual
+            usual = engine.kind.drop_ins.usual
             for path in self.drop_ins:
                 is_elsewhere = usual is not None and path != usual
                 if is_elsewhere or self.holds_more(path):
@@ -170,7 +170,7 @@ class _Leftovers:
     def holds_more(self, path: PurePosixPath) -> bool:
         """Tell whether a drop-in holds more than the toolkit's runtimes and the choice of the default."""
         runtimes = {*self.runtimes[path], *self.beside(path)}
-        default = self.engine.spec.default_key
+        default = self.engine.kind.default_key
         ours: set[Key] = {("version",)}
         for runtime in runtimes:
             ours.add((*runtime[:-2], default))
@@ -183,7 +183,7 @@ class _Leftovers:
     def find_keys(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[WantedKey]:
         """Yield the keys of an administrator's file with probable values of NVIDIA's tool."""
         for key in keys:
-            default = (*key[:-2], self.engine.spec.default_key)
+            default = (*key[:-2], self.engine.kind.default_key)
             if value_at(tree, default) == key[-1]:
                 yield WantedKey(default, key[-1])
             runtime = value_at(tree, key)
@@ -197,14 +197,14 @@ class _Leftovers:
         For a lost ledger these are our own imports of drop-ins, else the imports of NVIDIA's drop-ins alone.
         """
         imports = tree.get("imports")
-        if not self.engine.spec.drop_ins.is_imported or not isinstance(imports, list):
+        if not self.engine.kind.drop_ins.is_imported or not isinstance(imports, list):
             return
         config = self.engine.config
-        spec = self.engine.spec
+        kind = self.engine.kind
         own = set()
         for path in self.trees:
             if self.runtimes[path] and path != config:
-                own.add(spec.find_own_import(path))
+                own.add(kind.find_own_import(path))
         for pattern in imports:
             if not isinstance(pattern, str):
                 continue

@@ -78,7 +78,7 @@ SEARCHED: Final[Mapping[PurePosixPath, int]] = {
     PurePosixPath("/etc/docker"): 1,
     PurePosixPath("/etc/containerd"): 1,
     PurePosixPath("/etc/crio"): 1,
-    **{spec.hook_dir: 0 for spec in ENGINES.values() if spec.hook_dir is not None},
+    **{kind.hook_dir: 0 for kind in ENGINES.values() if kind.hook_dir is not None},
     PurePosixPath("/etc/containers"): 2,
     PurePosixPath("/usr/share/containers"): 2,
     PurePosixPath("/etc/systemd/system"): 1,
@@ -317,22 +317,22 @@ class Node(Struct, frozen=True):
         for process in list_host_processes(host, ENGINE_PROCESSES):
             if process.name == CONMON and process.of_host:
                 yield from _find_podmans_runtime(process.pid, read_command_line(host, process))
-            spec = ROWS.get(process.name) or ROWS.get(PurePosixPath(process.program).name)
-            if spec is None or not process.of_host:
+            kind = ROWS.get(process.name) or ROWS.get(PurePosixPath(process.program).name)
+            if kind is None or not process.of_host:
                 continue
             unit = unit_of(process.pid, host.local_path(PROC))
             words = read_command_line(host, process)
-            if not self._is_known(process, spec, unit, words):
-                yield from self._search_engine(spec, unit or f"pid {process.pid}", words)
+            if not self._is_known(process, kind, unit, words):
+                yield from self._search_engine(kind, unit or f"pid {process.pid}", words)
 
-    def _search_engine(self, spec: Engine, unit: str, words: tuple[str, ...]) -> Iterator[Reference]:
+    def _search_engine(self, kind: Engine, unit: str, words: tuple[str, ...]) -> Iterator[Reference]:
         """Search the configs and flags of a unit's engine for programs."""
         host = self.host
-        runs = f"{spec.title} of {unit} runs and"
+        runs = f"{kind.title} of {unit} runs and"
         remedy = f"correct that, stop or restart {unit}"
-        for name, program in flags_of(spec, Started(words)).runtimes.items():
+        for name, program in flags_of(kind, Started(words)).runtimes.items():
             yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
-        engine = replace(EngineState.usual(spec), unit=unit, started=Started(words))
+        engine = replace(EngineState.usual(kind), unit=unit, started=Started(words))
         with suppress(InstallerError):
             engine = config_files.with_places(host, engine, Places())
             files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
@@ -342,22 +342,22 @@ class Node(Struct, frozen=True):
                 for program in list_programs(file, path):
                     yield Reference(f"{runs} reads {path}, which names", program, remedy)
 
-    def _is_known(self, process: HostProcess, spec: Engine, unit: str, words: Sequence[str]) -> bool:
+    def _is_known(self, process: HostProcess, kind: Engine, unit: str, words: Sequence[str]) -> bool:
         """Tell whether a process is an engine of the ledger, or finds the toolkit without a config."""
         for engine in self.engines:
             is_same = engine.pid == process.pid
             if engine.pid is None:
                 is_same = bool(unit) and engine.unit == unit
-            if is_same and engine.spec.process == spec.process:
+            if is_same and engine.kind.process == kind.process:
                 return True
         paths = map(PurePosixPath, words)
-        return any(list_generating(spec.process, path, path) for path in paths)
+        return any(list_generating(kind.process, path, path) for path in paths)
 
     def _search_path(self) -> Iterator[Reference]:
         """Search PATH for links to our programs: engines and people start a program by a mere name."""
         patterns: list[str] = []
-        for spec in ENGINES.values():
-            patterns += spec.started_programs
+        for kind in ENGINES.values():
+            patterns += kind.started_programs
         patterns += PROGRAMS
         wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
         # containerd looks in the directory of its own program, too.
@@ -583,15 +583,15 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
         engine = observe_row(host, row, paths, options, awaits_s=awaits_s)
         engines.append(with_live_containers(host, engine))
     more: set[PurePosixPath] = set()
-    for spec in ENGINES.values():
-        more.update(config_files.usual_configs(host, spec))
+    for kind in ENGINES.values():
+        more.update(config_files.usual_configs(host, kind))
     for places in options.places.values():
         if places.config:
             more.add(places.config)
         if places.drop_in:
             more.add(places.drop_in)
     for engine in engines:
-        next_config = path_of(engine.next_words, engine.spec.cmdline.config)
+        next_config = path_of(engine.next_words, engine.kind.cmdline.config)
         if next_config:
             more.add(next_config)
     contents = _read_configs(host, record, engines, more)

@@ -297,7 +297,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
             texts.append(file.digest if file else "")
         serves: tuple[object, ...] = ()
         # dockerd keeps what a failed attempt loaded: what it serves tells nothing.
-        if each.serving is not None and not each.spec.reads_config_on_signal:
+        if each.serving is not None and not each.kind.reads_config_on_signal:
             tables = []
             for name, runtime in each.serving.handlers.items():
                 tables.append((name, sorted(map(repr, flatten(runtime.table)))))
@@ -488,14 +488,14 @@ def _check_undo(facts: Facts, options: Options) -> Part:
     obstacles = []
     needed = []
     for engine in facts.engines:
-        spec = engine.spec
+        kind = engine.kind
         # Without its default runtime no pod would start any more, that of the next installer included.
         if (
-            spec.built_in_runtime
+            kind.built_in_runtime
             and engine.serving is not None
-            and engine.serving.default == spec.built_in_runtime
+            and engine.serving.default == kind.built_in_runtime
         ):
-            problem = f"remove the toolkit of {engine.title} (its default runtime is {spec.built_in_runtime})"
+            problem = f"remove the toolkit of {engine.title} (its default runtime is {kind.built_in_runtime})"
             remedy = f"start {engine.title} without --default-runtime, then {TRY_AGAIN}"
             obstacles.append(InstallerError(problem, remedy=remedy, code="runtime-needed"))
     for row in facts.record.configs:

@@ -74,7 +74,7 @@ def find_last_references(facts: Facts, options: Options) -> Iterator[InstallerEr
     for engine in facts.engines:
         row = facts.record.engine(engine.name)
         # An engine that looks for the toolkit by itself will not find it at its next start.
-        if row is None or engine.spec.built_in_runtime:
+        if row is None or engine.kind.built_in_runtime:
             continue
         named_before_us: set[str] = set()
         for config in facts.record.configs:

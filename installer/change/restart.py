@@ -130,7 +130,7 @@ def _find_need_of_undo(request: UndoRequest, candidate: UndoCandidate, expected:
         return Restart(When.NOT_NEEDED, "no text changes")
     if expected.present and not candidate.demoted:
         return Restart(When.NOW, "others define runtimes by our names, which look alike before and after")
-    if not finished and engine.spec.reads_config_on_signal:
+    if not finished and engine.kind.reads_config_on_signal:
         return Restart(When.NOW, "a signal of an install that was killed may still be on its way")
     if never_read:
         return Restart(When.NOT_NEEDED, "the engine has never read a config of ours")
@@ -176,12 +176,12 @@ def _find_refusals_of_undo(
     refusals = [
         *next_start.explain_refusals(engine, candidate.after, request.facts, ours, accepts_pending=accepts)
     ]
-    if not refusals and engine.serving is None and engine.spec.reads_config_on_signal:
+    if not refusals and engine.serving is None and engine.kind.reads_config_on_signal:
         # A silent dockerd does not tell whether it has obeyed a signal.
         problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence_reason})"
         remedy = f"make it answer, then {TRY_AGAIN}"
         refusals.append(InstallerError(problem, remedy=remedy, code="engine-not-proven"))
-    if not refusals or engine.spec.restarts_itself:
+    if not refusals or engine.kind.restarts_itself:
         return tuple(refusals)
 
     written = ", ".join(str(write.path) for write in candidate.writes)
@@ -210,10 +210,10 @@ def decide_for_rollback(
         return Restart(When.NOT_NEEDED, "the engine was not restarted")
     if engine.serving is None:
         return Restart(When.NOT_NEEDED, "the engine was silent before")
-    if engine.spec.reads_config_on_signal and serves_as_before(engine, in_force):
+    if engine.kind.reads_config_on_signal and serves_as_before(engine, in_force):
         # dockerd would refuse this reload for the same reason.
         return Restart(When.NOT_NEEDED, "the engine has refused the reload, and serves what it served before")
-    if engine.spec.built_in_runtime:
+    if engine.kind.built_in_runtime:
         return Restart(When.NOT_NEEDED, "the engine finds the toolkit by itself")
     return Restart(When.NOW, "the engine has to serve what it served before")
 
@@ -222,7 +222,7 @@ def explain_still_served(request: UndoRequest, candidate: UndoCandidate) -> Inst
     """Return an error if an engine may still start our programs, for the undo does not restart the engine."""
     row = request.row
     engine = request.engine
-    if engine.spec.built_in_runtime:
+    if engine.kind.built_in_runtime:
         return None
     if engine.stopped or engine.crashing or engine.failed or engine.disabled:
         return None
@@ -273,12 +273,12 @@ def explain_pending(
 def explain_pending_cdi(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> str:
     """Return, in words, the start that an engine needs to serve CDI devices; "" for none."""
     serving = engine.serving
-    by_signal = engine.spec.reads_config_on_signal
+    by_signal = engine.kind.reads_config_on_signal
     # ``serving.cdi`` counts, whatever the release: some releases have CDI switched on by default.
     if serving is None or serving.cdi or not (asks_cdi or (by_signal and extras.cdi)):
         return ""
 
-    key = ".".join(engine.spec.cdi_key)
+    key = ".".join(engine.kind.cdi_key)
     program = "dockerd" if by_signal else engine.title
     if serving.cdi is None:
         return f"{key} in {engine.config} has no effect, for this {program} has no CDI"

@@ -143,18 +143,18 @@ def _needs_our_edits(context: Context, plan: Plan, reload: Reload, error: Instal
     engine = plan.engines[reload.engine]
     if engine.serving is None or _is_faultless(error):
         return False
-    if engine.spec.reads_config_on_signal:
+    if engine.kind.reads_config_on_signal:
         # dockerd has refused the reload: the texts are put back without another.
         in_force = _ask_signalled(context, plan, [reload]).get(reload.engine)
         return serves_as_before(engine, in_force)
-    return engine.spec.is_restarted and monotonic() <= context.until_s
+    return engine.kind.is_restarted and monotonic() <= context.until_s
 
 
 def _ask_signalled(context: Context, plan: Plan, done: Sequence[Step]) -> dict[str, EffectiveConfig]:
     """Ask the engines that were signalled for their configs in force; leave out silent engines."""
     in_force: dict[str, EffectiveConfig] = {}
     for step in done:
-        if isinstance(step, Reload) and step.spec.reads_config_on_signal:
+        if isinstance(step, Reload) and step.engine_kind.reads_config_on_signal:
             serving = ask(context.host, plan.engines[step.engine]).serving
             if serving is not None:
                 in_force[step.engine] = serving
@@ -167,7 +167,7 @@ def _restore_our_edits(
     """Give an engine our edits again after a failure without them; return the reason as an error."""
     engine = plan.engines[done[-1].engine]
     reason = f"it does not run as before without them: {cause.problem}"
-    if engine.spec.reads_config_on_signal:
+    if engine.kind.reads_config_on_signal:
         reason = f"it does not take up its config without them: {cause.problem}"
     problem = f"undo our edits of {engine.title} ({reason})"
     back = plan_rollback(
@@ -322,8 +322,8 @@ def _do(
             host.make_directory(path)
         case steps.RemoveDirectory(path):
             return _remove_directory(host, path)
-        case steps.FindRuntimes(spec, binaries):
-            refuse_unseen(plan.engines[spec.name], binaries)
+        case steps.FindRuntimes(kind, binaries):
+            refuse_unseen(plan.engines[kind.name], binaries)
         case WriteConfig():
             write_once_idle(host, step, plan.engines, context.patience(check))
         case steps.InstallVersion(version, files):

@@ -121,7 +121,7 @@ def make_undo_candidate(request: UndoRequest, *, demoted: bool) -> UndoCandidate
         notes=tuple(notes),
         demoted=demoted,
     )
-    if engine.hook is None and not engine.spec.built_in_runtime:
+    if engine.hook is None and not engine.kind.built_in_runtime:
         texts = read_present(engine, facts)
         ask = partial(request.ask, request.engine_without_us)
         predicted = ask({**texts, **candidate.texts})

@@ -386,12 +386,12 @@ def _override(text: str) -> dict[str, Any]:
 def _places(line: CommandLine, view: _View) -> dict[str, Places]:
     """Return the paths of the requested engine, by name."""
     engine = line["runtime"]
-    spec = ENGINES[engine]
-    config = view.file(line["config"] or str(spec.config), spec.config)
+    kind = ENGINES[engine]
+    config = view.file(line["config"] or str(kind.config), kind.config)
 
     # NVIDIA's tool treats k3s and RKE2, which write their config themselves, as a containerd with other
     # paths: they get the drop-in alone, and only their unit tells which of the two is there.
-    names = list_generating(spec.process, config, PurePosixPath(line["socket"]))
+    names = list_generating(kind.process, config, PurePosixPath(line["socket"]))
     if names:
         first = ENGINES[names[0]]
         socket = str(first.socket)
@@ -400,9 +400,9 @@ def _places(line: CommandLine, view: _View) -> dict[str, Places]:
         drop_in = config if config.parent == first.drop_ins.directory else None
         return dict.fromkeys(names, Places(None, drop_in, view.file(socket, first.socket)))
 
-    host_socket = view.file(line["socket"] or str(spec.socket), spec.socket)
+    host_socket = view.file(line["socket"] or str(kind.socket), kind.socket)
     drop_in = None
-    if spec.drop_ins.takes_ours and line["drop-in-config"]:
+    if kind.drop_ins.takes_ours and line["drop-in-config"]:
         row = next(each for each in rows() if each.name == "drop-in-config")
         guesses = [line["drop-in-config-host-path"], row.default_for(engine)]
         drop_in = view.file(line["drop-in-config"], *[PurePosixPath(guess) for guess in guesses if guess])
@@ -469,21 +469,21 @@ def _wrap(indent: str, text: str) -> list[str]:
 
 def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
     """Yield a note for each flag with another effect than in NVIDIA's tool."""
-    spec = ENGINES[line["runtime"]]
+    kind = ENGINES[line["runtime"]]
     mode = line[RESTART].lower() if line.given(RESTART) else ""
     if line["set-as-default"] and any(ENGINES[name].built_in_runtime for name in options.engines):
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if line["ignore-errors"]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"
-    if line["use-legacy-config"] and spec.drop_ins.is_imported:
+    if line["use-legacy-config"] and kind.drop_ins.is_imported:
         yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
-    if mode == "signal" and spec.is_restarted:
-        yield f"{spec.title} is restarted by its unit: a signal does not make it read its config"
-    if mode == "systemd" and spec.reads_config_on_signal:
-        yield f"{spec.title} gets SIGHUP: a restart by its unit would stop its containers"
-    if not spec.drop_ins.takes_ours and line["drop-in-config"]:
+    if mode == "signal" and kind.is_restarted:
+        yield f"{kind.title} is restarted by its unit: a signal does not make it read its config"
+    if mode == "systemd" and kind.reads_config_on_signal:
+        yield f"{kind.title} gets SIGHUP: a restart by its unit would stop its containers"
+    if not kind.drop_ins.takes_ours and line["drop-in-config"]:
         yield "--drop-in-config is ignored: Docker has no drop-ins"
-    if line["config-mode"] == "hook" and spec.hook_dir:
+    if line["config-mode"] == "hook" and kind.hook_dir:
         yield "--config-mode hook is deprecated"
     for name in ("config", "socket"):
         if line.given(name) and not line[name]:

@@ -98,7 +98,7 @@ def summarize(plan: Plan, *, changes: bool) -> str:
     files = {step.path for step in plan.steps if isinstance(step, WriteConfig)}
     if files:
         acts.append(f"edit {len(files)} {'file' if len(files) == 1 else 'files'}")
-    acts += [step.spec.describe_reload() for step in plan.steps if isinstance(step, Reload)]
+    acts += [step.engine_kind.describe_reload() for step in plan.steps if isinstance(step, Reload)]
     if not acts:
         acts.append("change files of the toolkit alone")
     acts += [f"leave the restart of {name} for later" for name in plan.pending]

@@ -16,9 +16,9 @@ from installer.model.engine import Engine, EngineState
 ASK_S: Final = 5.0
 
 
-def is_socket_activated(host: Host, spec: Engine, socket: PurePosixPath, unit: str) -> bool:
+def is_socket_activated(host: Host, kind: Engine, socket: PurePosixPath, unit: str) -> bool:
     """Tell whether systemd listens for a stopped engine, and would start the engine for a client."""
-    if not spec.has_socket_unit or not host.exists(socket):
+    if not kind.has_socket_unit or not host.exists(socket):
         return False
     if systemd.look_at_unit(host, unit).active not in {"inactive", "failed", systemd.STOPPING}:
         return False
@@ -33,7 +33,7 @@ def is_socket_activated(host: Host, spec: Engine, socket: PurePosixPath, unit: s
 
 def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineState:
     """Ask an engine on its socket; fill in the answering process and the config in force."""
-    api = api_of(engine.spec)
+    api = api_of(engine.kind)
     socket = host.local_path(engine.socket)
     engine = replace(
         engine,

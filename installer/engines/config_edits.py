@@ -30,7 +30,7 @@ Ask: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
 
 def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
     """Predict the settings of texts from the texts alone: an ``Ask`` without a program."""
-    return engine.spec.predict(engine, read_configs(engine, texts))
+    return engine.kind.predict(engine, read_configs(engine, texts))
 
 
 def read_configs(engine: EngineState, files: Texts) -> Configs:
@@ -61,7 +61,7 @@ def files_without_us(engine: EngineState, facts: Facts) -> dict[PurePosixPath, F
 def configs_of(engine: EngineState, facts: Facts) -> Iterator[ConfigRow]:
     """Yield the rows of an engine except copies of its root file: a revert may need their present texts."""
     for row in facts.record.configs:
-        if row.engine == engine.name and not engine.spec.is_copy(row.path):
+        if row.engine == engine.name and not engine.kind.is_copy(row.path):
             yield row
 
 

@@ -33,7 +33,7 @@ def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
         engine = replace(engine, config=_find_root_file(engine))
     else:
         engine = _with_own_name(host, engine, places.config)
-    directory = path_of(engine.words, engine.spec.cmdline.drop_ins)
+    directory = path_of(engine.words, engine.kind.cmdline.drop_ins)
     if places.drop_in is None and directory and engine.drop_in:
         engine = replace(engine, drop_in=directory / engine.drop_in.name)
     return engine
@@ -41,7 +41,7 @@ def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
 
 def _find_root_file(engine: EngineState) -> PurePosixPath:
     """Return the root file by an engine's command line, else the usual root file."""
-    return path_of(engine.words, engine.spec.cmdline.config) or engine.spec.config
+    return path_of(engine.words, engine.kind.cmdline.config) or engine.kind.config
 
 
 def _may_be_unread(host: Host, engine: EngineState, config: PurePosixPath) -> bool:
@@ -49,7 +49,7 @@ def _may_be_unread(host: Host, engine: EngineState, config: PurePosixPath) -> bo
 
     NVIDIA's operator names a root file that CRI-O does not read.
     """
-    if engine.drop_in is None or engine.spec.drop_ins.directory is None:
+    if engine.drop_in is None or engine.kind.drop_ins.directory is None:
         return False
     return bool(engine.words) or host.kind(config) is not Kind.FILE
 
@@ -72,20 +72,20 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
     Raises:
         InstallerError: the root file is not valid.
     """
-    spec = engine.spec
-    if spec.built_in_runtime:
+    kind = engine.kind
+    if kind.built_in_runtime:
         return replace(engine, files=())
 
     names: set[PurePosixPath] = set()  # that the engine reads besides its root file
     directory = _find_drop_in_directory(engine)
     if directory is not None:
-        if spec.drop_ins.pattern:
-            names |= set(_match(host, directory / spec.drop_ins.pattern))
+        if kind.drop_ins.pattern:
+            names |= set(_match(host, directory / kind.drop_ins.pattern))
         elif host.kind(directory) is not Kind.ABSENT:
             names |= set(walk(host, directory))
-    if spec.drop_ins.imports:
-        names |= set(_find_imports(host, spec, engine.config))
-    rendered = spec.find_generated_config(engine.config)
+    if kind.drop_ins.imports:
+        names |= set(_find_imports(host, kind, engine.config))
+    rendered = kind.find_generated_config(engine.config)
     names -= {rendered}
 
     files = set()
@@ -111,12 +111,12 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
 
 def _find_drop_in_directory(engine: EngineState) -> PurePosixPath | None:
     """Return the directory of drop-ins read by an engine; None for none."""
-    drop_ins = engine.spec.drop_ins
+    drop_ins = engine.kind.drop_ins
     if drop_ins.directory is None:
         return None
     if engine.drop_in is None:
         return drop_ins.directory
-    directory = path_of(engine.words, engine.spec.cmdline.drop_ins) or drop_ins.directory
+    directory = path_of(engine.words, engine.kind.cmdline.drop_ins) or drop_ins.directory
     reads_subdirectories = not drop_ins.pattern
     # A drop-in of ours that the engine does not read is refused elsewhere.
     if reads_subdirectories and engine.drop_in.is_relative_to(directory):
@@ -163,9 +163,9 @@ def _find_fresh(host: Host, paths: Iterable[PurePosixPath]) -> Iterator[PurePosi
 def _find_dormant(host: Host, engine: EngineState, names: set[PurePosixPath]) -> frozenset[PurePosixPath]:
     """Find the files that nothing imports now, but that the import of our drop-in would bring into force."""
     drop_in = engine.drop_in
-    if drop_in is None or not engine.spec.drop_ins.is_imported:
+    if drop_in is None or not engine.kind.drop_ins.is_imported:
         return frozenset()
-    pattern = engine.spec.find_own_import(drop_in)
+    pattern = engine.kind.find_own_import(drop_in)
     if pattern is None:
         return frozenset()
     return frozenset({*_match(host, pattern)} - names - {drop_in})
@@ -181,13 +181,13 @@ def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
 
 def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     """Give an engine a drop-in, if the root file is read-only and imports a writable directory."""
-    drop_ins = engine.spec.drop_ins
+    drop_ins = engine.kind.drop_ins
     if engine.drop_in is not None or not drop_ins.is_imported:
         return engine
     if host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
     tree = tree_of(host.read(engine.config), engine.config)
-    for pattern in engine.spec.list_imports(engine.config, tree):
+    for pattern in engine.kind.list_imports(engine.config, tree):
         if pattern.name == "*.toml" and not is_read_only(host, pattern.parent):
             return replace(engine, drop_in=pattern.with_name("99-nvidia.toml"))  # as on Flatcar
     return engine
@@ -195,19 +195,19 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
 
 def _find_gone(host: Host, engine: EngineState, files: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
     """Yield the missing programs named by a running engine's answer and by the engine's configs."""
-    spec = engine.spec
+    kind = engine.kind
     starts = []
     for start in (engine.next_start, engine.started):
-        if start is not None and start.runs(spec.process):
+        if start is not None and start.runs(kind.process):
             starts.append(start)
-    if not spec.looks_up_programs or not (starts or engine.serving):
+    if not kind.looks_up_programs or not (starts or engine.serving):
         return
 
     handlers = engine.served.handlers.values()
     programs: list[tuple[object, bool]] = [(handler.monitor, True) for handler in handlers]
     for path in (engine.config, *files):
         with suppress(InstallerError):  # reported where the file is read
-            programs += spec.list_programs(tree_of(host.read(path), path))
+            programs += kind.list_programs(tree_of(host.read(path), path))
 
     # A unit without a PATH has systemd's PATH, as its process has now.
     directories = next((start.paths for start in starts if "PATH" in start.environment), PATH)
@@ -247,7 +247,7 @@ def walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
         yield from walk(host, path / name)
 
 
-def _find_imports(host: Host, spec: Engine, config: PurePosixPath) -> Iterator[PurePosixPath]:
+def _find_imports(host: Host, kind: Engine, config: PurePosixPath) -> Iterator[PurePosixPath]:
     """Yield the names imported by a config, and the names imported in turn by the imported files."""
     known = {config}
     waiting = [config]
@@ -259,7 +259,7 @@ def _find_imports(host: Host, spec: Engine, config: PurePosixPath) -> Iterator[P
             if path == config:
                 raise
             continue  # another program's file: the engine itself reports its flaw
-        for pattern in spec.list_imports(path, tree):
+        for pattern in kind.list_imports(path, tree):
             fresh = [other for other in _match(host, pattern) if other not in known]
             known.update(fresh)
             waiting += fresh
@@ -289,22 +289,22 @@ def _match_in(host: Host, directory: PurePosixPath, part: str) -> Iterator[PureP
             yield directory / name
 
 
-def usual_configs(host: Host, spec: Engine) -> tuple[PurePosixPath, ...]:
+def usual_configs(host: Host, kind: Engine) -> tuple[PurePosixPath, ...]:
     """List the configs of an engine at its usual place, whether the engine runs or not."""
-    usual = replace(EngineState.usual(spec), drop_in=None)
-    return (*with_readable_configs(host, usual).files, *copies_of(host, spec))
+    usual = replace(EngineState.usual(kind), drop_in=None)
+    return (*with_readable_configs(host, usual).files, *copies_of(host, kind))
 
 
-def copies_of(host: Host, spec: Engine) -> tuple[PurePosixPath, ...]:
+def copies_of(host: Host, kind: Engine) -> tuple[PurePosixPath, ...]:
     """List the existing files that may replace an engine's root file, but are not read as configs."""
-    if spec.copies is None:
+    if kind.copies is None:
         return ()
     by_target = {}
-    for path in _match(host, spec.copies):
+    for path in _match(host, kind.copies):
         if host.kind(path) is Kind.FILE:
             by_target[host.resolve(path)] = path
-    by_target.pop(host.resolve(spec.config), None)
-    return tuple(path for path in by_target.values() if spec.is_copy(path))
+    by_target.pop(host.resolve(kind.config), None)
+    return tuple(path for path in by_target.values() if kind.is_copy(path))
 
 
 def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iterator[InstallerError]:
@@ -313,19 +313,19 @@ def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iter
     An engine with an unknown start may read the file.
     """
     named = places.config
-    spec = engine.spec
-    if named is None or spec.built_in_runtime or engine.hook is not None:
+    kind = engine.kind
+    if named is None or kind.built_in_runtime or engine.hook is not None:
         return
     start = engine.started or engine.next_start
-    if start is None or not start.runs(spec.process):
+    if start is None or not start.runs(kind.process):
         return
-    given = value_of(start.words, spec.cmdline.config)
+    given = value_of(start.words, kind.cmdline.config)
     if given and not given.startswith("/"):
         return  # the base of a relative path is not known
-    read = PurePosixPath(given) if given else spec.config
+    read = PurePosixPath(given) if given else kind.config
     if _is_same_file(host, named, read) or host.kind(read.parent) is Kind.ABSENT:
         return  # a path of the host that is not mounted here cannot be compared
-    reads_our_drop_in = engine.drop_in is not None and spec.drop_ins.directory is not None
+    reads_our_drop_in = engine.drop_in is not None and kind.drop_ins.directory is not None
     if reads_our_drop_in and host.kind(named.parent) is Kind.DIRECTORY:
         return  # NVIDIA's operator names such a file of CRI-O, and our runtimes go to a drop-in
     yield InstallerError(
@@ -351,19 +351,19 @@ def _is_same_file(host: Host, path: PurePosixPath, other: PurePosixPath) -> bool
 
 def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     """Yield an error if an engine does not read our hook or our drop-in."""
-    spec = engine.spec
+    kind = engine.kind
     if engine.hook is not None:
         hook_dirs = engine.served.hook_dirs
         if hook_dirs and not _is_among(host, engine.hook.parent, hook_dirs):
             yield _explain_unread_hook(host, engine, engine.hook)
         return
 
-    directory = path_of(engine.words, spec.cmdline.drop_ins) or spec.drop_ins.directory
-    if engine.drop_in is None or spec.drop_ins.directory is None or directory is None:
+    directory = path_of(engine.words, kind.cmdline.drop_ins) or kind.drop_ins.directory
+    if engine.drop_in is None or kind.drop_ins.directory is None or directory is None:
         return
     drop_in_parent = host.resolve(engine.drop_in.parent)
     real_directory = host.resolve(directory)
-    pattern = spec.drop_ins.pattern
+    pattern = kind.drop_ins.pattern
     if pattern:
         files = str(directory / pattern)
         is_read = fnmatchcase(engine.drop_in.name, pattern) and drop_in_parent == real_directory
@@ -415,7 +415,7 @@ def _is_among(host: Host, directory: PurePosixPath, directories: Iterable[PurePo
 def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> bool:
     """Tell whether a config, or the directory of a missing config, was changed after an engine's start."""
     began_s = engine.began_s
-    if began_s is None or not engine.spec.reload_misreports:
+    if began_s is None or not engine.kind.reload_misreports:
         return False
     present = []
     for path in paths:
@@ -455,14 +455,14 @@ def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPat
 
 def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the files that an install may write for an engine."""
-    if engine.spec.built_in_runtime:
+    if engine.kind.built_in_runtime:
         return
     if engine.hook is not None:
         yield engine.hook
         return
     if engine.drop_in is not None:
         yield engine.drop_in
-    if engine.drop_in is None or engine.spec.drop_ins.directory is None:
+    if engine.drop_in is None or engine.kind.drop_ins.directory is None:
         yield engine.config
 
 

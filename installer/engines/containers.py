@@ -41,9 +41,9 @@ USUAL: Final = ("runc", "crun")
 NOTICED_S: Final = 0.5  # until CRI-O has noticed a removed hook; it may still write a bundle with the hook
 CREATED_S: Final = 10.0
 CREATED_POLL_S: Final = 0.05
-WITH_SHIMS: Final = tuple(spec for spec in ENGINES.values() if spec.has_shims)
+WITH_SHIMS: Final = tuple(kind for kind in ENGINES.values() if kind.has_shims)
 # The engine to which all containers of a namespace belong.
-NAMESPACES: Final = {spec.namespace: spec.name for spec in WITH_SHIMS if spec.namespace}
+NAMESPACES: Final = {kind.namespace: kind.name for kind in WITH_SHIMS if kind.namespace}
 ANNOTATED: Final = "io.kubernetes.cri-o."
 ROOT_ARGUMENT: Final = "--root="  # of conmon's --runtime-arg
 RUN_DIRECTORY: Final = "--runtime-dir"  # of conmon-rs
@@ -119,8 +119,8 @@ def find_running_containers(
 
     containers = list(list_shim_containers(host, _list_states(engines), binaries, leads=leads))
     for row in record.engines:
-        spec = ENGINES[row.name]
-        if spec.has_shims:
+        kind = ENGINES[row.name]
+        if kind.has_shims:
             continue
         engine = _find_engine(engines, row.name) or engine_of_row(row)
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
@@ -132,7 +132,7 @@ def find_running_containers(
         default = engine.served.default
         if default in handlers and not restarts:
             handlers[""] = handlers[default]
-        state = engine.state or row.state or spec.state.usual
+        state = engine.state or row.state or kind.state.usual
         containers += list_crio_containers(host, row.name, state, handlers, binaries, leads=leads)
     return tuple(containers)
 
@@ -145,10 +145,10 @@ def _find_engine(engines: Collection[EngineState], name: str) -> EngineState | N
 def _list_states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
     """Map the directories of shims' records to their engines."""
     states: dict[PurePosixPath, str] = {}
-    for spec in reversed(WITH_SHIMS):  # of two engines with the same directory the first wins
-        states[spec.state.usual] = spec.name
+    for kind in reversed(WITH_SHIMS):  # of two engines with the same directory the first wins
+        states[kind.state.usual] = kind.name
     for engine in engines:
-        if engine.state and engine.spec.has_shims:
+        if engine.state and engine.kind.has_shims:
             states[engine.state] = engine.name
     return states
 
@@ -198,13 +198,13 @@ def _list_kept_containers(
     host: Host, row: EngineRow, engines: Collection[EngineState]
 ) -> tuple[KeptContainer, ...]:
     """List the containers kept by an engine; none if the engine is stopped or does not answer."""
-    spec = ENGINES[row.name]
+    kind = ENGINES[row.name]
     engine = _find_engine(engines, row.name)
     answers = engine is not None and engine.serving is not None
-    if not answers and is_socket_activated(host, spec, row.socket, row.unit):
+    if not answers and is_socket_activated(host, kind, row.socket, row.unit):
         return ()
     with suppress(InstallerError):
-        return api_of(spec).list_kept_containers(host.local_path(row.socket), timeout_s=ASK_S)
+        return api_of(kind).list_kept_containers(host.local_path(row.socket), timeout_s=ASK_S)
     return ()
 
 
@@ -279,8 +279,8 @@ def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
 def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the OCI hooks run by an engine; without an answer, the hooks of its usual directory."""
     directories = list(engine.served.hook_dirs)
-    if not directories and engine.spec.hook_dir:
-        directories.append(engine.spec.hook_dir)
+    if not directories and engine.kind.hook_dir:
+        directories.append(engine.kind.hook_dir)
     if engine.hook is not None and engine.hook.parent not in directories:
         directories.append(engine.hook.parent)
     for directory in directories:
@@ -295,7 +295,7 @@ def await_created(host: Host, engine: EngineState, layout: Layout, check: Callab
         return
     time.sleep(NOTICED_S)
     deadline = time.monotonic() + CREATED_S
-    state = engine.state or engine.spec.state.usual
+    state = engine.state or engine.kind.state.usual
     while creating := tuple(_list_creating(host, state, layout.toolkit)):
         if time.monotonic() > deadline:
             ids = [container_id[:SHORT_ID] for container_id in creating]
@@ -404,9 +404,9 @@ def list_crio_containers(  # noqa: PLR0913 - the records of CRI-O, and our part 
 
 def with_live_containers(host: Host, engine: EngineState) -> EngineState:
     """Fill in the running containers for which an engine looks by their handlers after a restart."""
-    if not engine.spec.finds_by_handler or engine.serving is None:
+    if not engine.kind.finds_by_handler or engine.serving is None:
         return engine
-    state = engine.state or engine.spec.state.usual
+    state = engine.state or engine.kind.state.usual
     containers: dict[tuple[str, str, str], LiveContainer] = {}
     for name in host.names(state):
         annotations = _read_annotations(host, state, name)

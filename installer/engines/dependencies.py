@@ -63,8 +63,8 @@ def find_dependencies(
     """
     if engine.state:
         _refuse_unwritable(host, engine, engine.state, STATE)
-    for spec in specs_for(engine.name):
-        _refuse_unwritable(host, engine, spec.state.usual, STATE)
+    for kind in kinds_for(engine.name):
+        _refuse_unwritable(host, engine, kind.state.usual, STATE)
     _refuse_unwritable(host, engine, data_of(host, engine, engine.words), DATA)
 
     starter = engine  # the engine that starts the containers
@@ -89,7 +89,7 @@ def _find_lower_engine(host: Host, engine: EngineState, socket: PurePosixPath) -
     Raises:
         InstallerError: The engine below could not start a container.
     """
-    lower = ENGINES[engine.spec.lower_engine]
+    lower = ENGINES[engine.kind.lower_engine]
     peer = _ask_lower_engine(host, lower, socket)
     if isinstance(peer, str):
         raise _unable(engine, peer, RESTART, "engine-not-answering")
@@ -107,7 +107,7 @@ def explain_silence(host: Host, engine: EngineState) -> str:
     socket = containerd_of(host, engine)
     if socket is None:
         return ""
-    answer = _ask_lower_engine(host, ENGINES[engine.spec.lower_engine], socket)
+    answer = _ask_lower_engine(host, ENGINES[engine.kind.lower_engine], socket)
     return answer if isinstance(answer, str) else ""
 
 
@@ -117,7 +117,7 @@ def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosix
     The order is dockerd's: the given socket, else dockerd's own containerd, else the containerd of the node.
     ``known`` is the last result.
     """
-    lower_socket = engine.spec.lower_socket
+    lower_socket = engine.kind.lower_socket
     if lower_socket is None:
         return None
     named = find_place(host, lower_socket, engine.words, engine.config)
@@ -183,11 +183,11 @@ def _find_monitor(
     directories = _list_program_directories(host, engine)
     default = engine.served.handlers.get(engine.served.default)
     for runtime in (default or Runtime(), *_list_our_runtimes(engine, toolkit)):
-        named = runtime.monitor or _read_monitor(engine.spec, runtime)
+        named = runtime.monitor or _read_monitor(engine.kind, runtime)
         if named:
             candidates = [PurePosixPath(named)]
         else:
-            candidates = [directory / engine.spec.monitor_program for directory in directories]
+            candidates = [directory / engine.kind.monitor_program for directory in directories]
         program = next((path for path in candidates if can_be_started(host, path)), None)
         if program is None and (named or before):
             flaw = f"{named or before}, which holds each container, is missing or not executable"
@@ -208,10 +208,10 @@ def _list_program_directories(host: Host, engine: EngineState) -> list[PurePosix
     return directories
 
 
-def _read_monitor(spec: Engine, runtime: Runtime) -> str:
+def _read_monitor(kind: Engine, runtime: Runtime) -> str:
     """Return the path of the monitor in the settings of a runtime; "" for settings without the path."""
     settings = {name.lower().replace("_", ""): value for name, value in runtime.table.items()}
-    for key in spec.monitor_keys:
+    for key in kind.monitor_keys:
         path = settings.get(key)
         if isinstance(path, str) and path.startswith("/"):
             return path
@@ -249,17 +249,17 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
             raise InstallerError(problem, remedy=remedy, code="toolkit-not-visible")
 
 
-def specs_for(name: str) -> tuple[Engine, ...]:
+def kinds_for(name: str) -> tuple[Engine, ...]:
     """Return an engine, followed by the engine that runs its containers, if any."""
-    spec = ENGINES[name]
-    if not spec.lower_engine:
-        return (spec,)
-    return (spec, ENGINES[spec.lower_engine])
+    kind = ENGINES[name]
+    if not kind.lower_engine:
+        return (kind,)
+    return (kind, ENGINES[kind.lower_engine])
 
 
 def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosixPath | None:
     """Return the directory of the containers' files of an engine started with ``words``."""
-    data = engine.spec.data
+    data = engine.kind.data
     if data is None:
         return None
     return find_place(host, data, words, engine.config) or data.usual
@@ -269,8 +269,8 @@ def list_crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
     """Yield the directories for the state of some engines' containers without room for another container."""
     places: dict[PurePosixPath, None] = {}
     for name in names:
-        for spec in specs_for(name):
-            places[spec.state.usual] = None
+        for kind in kinds_for(name):
+            places[kind.state.usual] = None
     for place in places:
         if is_full(host, place):
             yield place

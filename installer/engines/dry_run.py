@@ -98,18 +98,18 @@ class Trials:
 
     def _ask(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
         """Return the settings in force with ``files``, by the engine's program or by the texts alone."""
-        spec = engine.spec
+        kind = engine.kind
         program = self._program(engine)
         configs: Configs | None
         try:
             configs = read_configs(engine, files)
-            by_texts = spec.predict(engine, configs)
+            by_texts = kind.predict(engine, configs)
         except InstallerError as error:
             configs = None
             by_texts = EffectiveConfig({}, "", broken=f"cannot {error.problem}")
 
         start = _choose_start(engine)
-        if engine.hook is not None or not spec.has_dry_run:
+        if engine.hook is not None or not kind.has_dry_run:
             return self._check_load(engine, by_texts, configs, start)
         if program is None:
             self._unasked[engine.name] = "its program was not found"
@@ -117,7 +117,7 @@ class Trials:
             # The answers about some of the texts could not be compared with those about the others.
             return self._check_load(engine, by_texts, configs, start)
 
-        command = spec.describe_dry_run(engine, decode_configs(engine, files))
+        command = kind.describe_dry_run(engine, decode_configs(engine, files))
         ran = self._run(program, command, start)
         # The program may refuse because of flags or variables that are not known here: then it refuses the
         # present config, with which the engine runs, in the same words.
@@ -145,7 +145,7 @@ class Trials:
     ) -> bool:
         """Tell whether a program refuses the present configs in the words of a refusal, or cannot be run."""
         files = {path: self._contents.get(path) for path in engine.files}
-        command = engine.spec.describe_dry_run(engine, decode_configs(engine, files))
+        command = engine.kind.describe_dry_run(engine, decode_configs(engine, files))
         ran = self._run(program, command, start)
         return ran is None or ran.last_line == refusal.last_line
 
@@ -171,7 +171,7 @@ class Trials:
         printed: str = "",
     ) -> EffectiveConfig:
         """Return ``effect``, marked as broken if the engine would not load its readable configs."""
-        if effect.fatal or configs is None or engine.hook is not None or not engine.spec.has_dry_run:
+        if effect.fatal or configs is None or engine.hook is not None or not engine.kind.has_dry_run:
             return effect
         error = next(_find_load_errors(self._host, engine, configs, start, printed), None)
         if error is None:
@@ -187,15 +187,15 @@ class Trials:
 
     def _program(self, engine: EngineState) -> PurePosixPath | None:
         """Return the program of an engine, if the name is usual: other programs have other words."""
-        spec = engine.spec
+        kind = engine.kind
         host = self._host
         if engine.exe is not None:
-            is_usual = engine.exe.name == spec.process and host.kind(engine.exe) is Kind.FILE
+            is_usual = engine.exe.name == kind.process and host.kind(engine.exe) is Kind.FILE
             return engine.exe if is_usual else None
 
-        candidates = [directory / spec.process for directory in PATH]
-        if spec.program:
-            candidates = [spec.program]
+        candidates = [directory / kind.process for directory in PATH]
+        if kind.program:
+            candidates = [kind.program]
         for path in candidates:
             if host.kind(path) is Kind.FILE:
                 return path
@@ -252,7 +252,7 @@ def _choose_start(engine: EngineState) -> Started | None:
     """Return the start by which an engine will read texts: its next start if we restart it."""
     start = engine.started or engine.next_start
     later = engine.next_start
-    if start is None or later is None or not engine.spec.is_restarted:
+    if start is None or later is None or not engine.kind.is_restarted:
         return start
     # systemd may add variables to the unit's variables.
     return replace(later, environment={**start.environment, **later.environment})
@@ -270,12 +270,12 @@ def _find_load_errors(
     # Unknown if another program starts the engine: the other program may change words and variables.
     words: tuple[str, ...] = ()
     environment: dict[str, str] = {}
-    if start is not None and start.runs(engine.spec.process):
+    if start is not None and start.runs(engine.kind.process):
         words = start.words
         # A unit without a PATH has systemd's PATH.
         environment = {"PATH": ":".join(map(str, PATH)), **start.environment}
     load = LoadInput(engine, configs.trees, printed, words, environment, Reader(host))
-    yield from engine.spec.find_load_errors(load)
+    yield from engine.kind.find_load_errors(load)
 
 
 def refuse_changed(
@@ -309,7 +309,7 @@ def refuse_changed(
     if broken:
         remedy = f"look at what has just been written to the config of {engine.title}, then run again"
         raise NotBegunError(
-            f"{engine.spec.reload_verb} {engine.title} ({broken})", remedy=remedy, code="config-changed"
+            f"{engine.kind.reload_verb} {engine.title} ({broken})", remedy=remedy, code="config-changed"
         )
 
 
@@ -328,7 +328,7 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
     if not changed:
         return ""
     names = ", ".join(map(str, changed))
-    if engine.spec.reads_config_on_signal:
+    if engine.kind.reads_config_on_signal:
         return f"another process has just written {names}"
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:
@@ -392,18 +392,18 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     if row.config is None:
         hook = next(iter(paths), None)
     engine = engine_of_row(row)
-    if engine.spec.built_in_runtime or (row.config or hook) is None:
+    if engine.kind.built_in_runtime or (row.config or hook) is None:
         return Comparison()
-    drop_in = next((path for path in paths if path not in {row.config, hook}), engine.spec.drop_ins.usual)
+    drop_in = next((path for path in paths if path not in {row.config, hook}), engine.kind.drop_ins.usual)
     engine = replace(engine, drop_in=drop_in, hook=hook)
 
     started = read_start(host, engine)
     later: Started | None = None
     lack = ""
-    if started is None or engine.spec.is_restarted:
+    if started is None or engine.kind.is_restarted:
         unit = systemd.look_at_unit(host, engine.unit).start
         later = next_start(host, engine, unit)
-        if engine.spec.looks_up_programs:  # the next start needs these programs and the engine's own
+        if engine.kind.looks_up_programs:  # the next start needs these programs and the engine's own
             lack = next(find_lacks(host, unit), "")
     engine = with_flags(replace(engine, started=started or later, next_start=later))
     engine = with_configs(host, engine)
@@ -455,7 +455,7 @@ def _find_move(
         contents: the texts of its configs.
         effect: the config that the engine's program printed for these texts.
     """
-    if not (engine.spec.is_restarted and effect.told):
+    if not (engine.kind.is_restarted and effect.told):
         return None
     answer = ask_engine(host, engine, timeout_s=ANSWER_S)
     if answer.serving is None:
@@ -504,7 +504,7 @@ def _find_overruling(row: EngineRow, engine: EngineState) -> InstallerError | No
     """Find the conflict of an engine's unit, or of its start, with the wanted default; None for none."""
     options = Options(set_as_default=bool(row.default), runtime_name=row.default or RUNTIME_NAME)
     for start, whose in ((engine.next_start, "its unit starts it"), (engine.started, "it was started")):
-        error = next(explain_overruling(engine.spec, list_said(start), options, whose), None)
+        error = next(explain_overruling(engine.kind, list_said(start), options, whose), None)
         if error is not None:
             return error
     return None
@@ -514,7 +514,7 @@ def _in_force(engine: EngineState, effect: EffectiveConfig, edit: Edit) -> bool:
     """Tell whether the setting of an edit is in force; programs and the default are not compared."""
     name = runtime_of(edit.key)
     if not name:
-        is_cdi_key = edit.key[-1:] == engine.spec.cdi_key[-1:]
+        is_cdi_key = edit.key[-1:] == engine.kind.cdi_key[-1:]
         return not is_cdi_key or effect.cdi is True
     if name not in effect.handlers or edit.after is None:
         return False
@@ -534,10 +534,10 @@ def _inherited(
     entries = tuple(
         RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
     )
-    is_printed = before.rest_digest and not (before.fatal or engine.spec.reload_misreports)
+    is_printed = before.rest_digest and not (before.fatal or engine.kind.reload_misreports)
     try:
         configs = read_configs(engine, texts)
-        proposal = next(iter(engine.spec.propose(engine, configs, entries, Extras(), before)))
+        proposal = next(iter(engine.kind.propose(engine, configs, entries, Extras(), before)))
     except InstallerError as error:
         return {}, error
     if not is_printed:

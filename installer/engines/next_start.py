@@ -63,7 +63,7 @@ def explain_refusals(
         ours: the names of our runtimes, changed by the restart.
         accepts_pending: accept the changed values of others (``explain_accepted``).
     """
-    if engine.spec.needs_root_file and facts.contents.get(engine.config) is None:
+    if engine.kind.needs_root_file and facts.contents.get(engine.config) is None:
         yield InstallerError(
             f"restart {engine.title} ({engine.unit} would not start it again: {engine.config} is not there)",
             remedy=f"correct {engine.unit}, or what it needs, then run again",
@@ -197,12 +197,12 @@ def explain_lost_containers(
     An engine like CRI-O finds a container of the default handler by the default of the moment. Our default
     hides the owner's default: the owner may have changed it, and restarted the engine, without an effect.
     """
-    find_root = engine.spec.find_runtime_root
+    find_root = engine.kind.find_runtime_root
     serving = engine.serving
-    if not engine.spec.finds_by_handler or serving is None or after.broken:
+    if not engine.kind.finds_by_handler or serving is None or after.broken:
         return
     # A reloaded CRI-O does.
-    reports_next_start = bool(engine.spec.reload_misreports and engine.changed)
+    reports_next_start = bool(engine.kind.reload_misreports and engine.changed)
     for live in engine.live:
         name = live.handler or after.default
         if name in engine.next_flags.runtimes:  # the files do not have its definition
@@ -297,7 +297,7 @@ def explain_changes(
     is_proven = row is not None and row.proven == digest_of(texts)
     if not is_proven:
         yield from _explain_edited_configs(engine, facts, texts)
-    if engine.spec.reads_config_on_signal:
+    if engine.kind.reads_config_on_signal:
         return
 
     if engine.edited_inputs:
@@ -324,7 +324,7 @@ def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> 
         file = texts.get(path)
         if file is None or (row is not None and file.digest in row.ours):
             continue
-        if not engine.spec.reads_config_on_signal:
+        if not engine.kind.reads_config_on_signal:
             yield f"{path} was changed after the start of {engine.title}: its restart brings that into force"
             continue
         in_force = engine.serving.settings if engine.serving is not None else {}
@@ -344,7 +344,7 @@ def _find_new_settings(engine: EngineState) -> Iterator[str]:
     later = engine.next_start
     if now is None or later is None:
         return
-    if now.runs(engine.spec.process):
+    if now.runs(engine.kind.process):
         for word in later.words:
             if word[:1] == "-" and word not in now.words:
                 yield word.partition("=")[0]
@@ -367,7 +367,7 @@ def list_fresh_edits(
         record: the content of the ledger, with our texts.
         digests: the digest of each config.
     """
-    if not engine.spec.is_restarted:
+    if not engine.kind.is_restarted:
         return
     for path in engine.fresh:
         row = record.config(path)
@@ -387,7 +387,7 @@ def explain_fresh_edits(engine: EngineState, facts: Facts) -> Iterator[str]:
 
 def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
     """Yield the settings in force, not ours, missing from the config: dockerd keeps removed keys."""
-    if not engine.spec.reads_config_on_signal or engine.serving is None:
+    if not engine.kind.reads_config_on_signal or engine.serving is None:
         return
     ours = {entry.name for entry in entries}
     row = facts.record.engine(engine.name)
@@ -420,7 +420,7 @@ def explain_stale_runtimes(
     engine: EngineState, wanted: EffectiveConfig | None, ours: Collection[str]
 ) -> Iterator[str]:
     """Yield the runtimes of others served by an engine but defined otherwise by its files, ``wanted``."""
-    by_signal = engine.spec.reads_config_on_signal
+    by_signal = engine.kind.reads_config_on_signal
     # An engine serves more than its texts define: without the answer of its program nothing is compared.
     if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
         return
@@ -432,7 +432,7 @@ def explain_stale_runtimes(
         files = "its configs"
         event = "start"
 
-    for name, is_undefined in engine.spec.find_differences(engine.serving, wanted):
+    for name, is_undefined in engine.kind.find_differences(engine.serving, wanted):
         if name in ours or name == NAMELESS:
             continue
         if is_undefined:

@@ -87,11 +87,11 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
     overruled: list[InstallerError] = []
     refused: dict[str, InstallerError] = {}
     asked = list_asked(options)
-    for spec in asked:
-        name = spec.name
+    for kind in asked:
+        name = kind.name
         places = options.places.get(name, Places())
         row = record.engine(name)
-        engine = _ask_crashed(host, look_for(spec, options), options, crash_s)
+        engine = _ask_crashed(host, look_for(kind, options), options, crash_s)
         if row is not None and places.socket is None:
             engine = locate(host, engine, row, options)
 
@@ -103,7 +103,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
 
         engine, _ = with_process(host, engine, places)
         engine = with_seen_start(engine, row)
-        if spec.built_in_runtime and engine.unit not in spec.units:
+        if kind.built_in_runtime and engine.unit not in kind.units:
             if not engine.unit:
                 refuse_unknown(host, engine)
             continue  # its sibling, on the same socket
@@ -118,7 +118,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             if not is_proven:
                 ours = (engine.drop_in,) if engine.drop_in is not None else ()
                 engine = replace(engine, outdated=is_outdated(host, engine, ours))
-            if not spec.config_markers:
+            if not kind.config_markers:
                 refuse_generated(engine)
             engines.append(with_configs(host, engine))
         except InstallerError as error:  # the errors of the other engines are reported as well
@@ -138,7 +138,7 @@ def _is_unused(engine: EngineState, others: Iterable[EngineState], record: Recor
         return True
     is_silent = engine.serving is None and not engine.failed and engine.name not in record.served
     for other in others:
-        if other.serving is None and other.spec.lower_engine == engine.name:
+        if other.serving is None and other.kind.lower_engine == engine.name:
             return is_silent
     return False
 
@@ -155,11 +155,11 @@ def _explain_unused(host: Host, engine: EngineState, others: Iterable[EngineStat
 
 def _explain_overruling(engine: EngineState, options: Options) -> list[InstallerError]:
     """List the flags in conflict with our config, of this start, or else of the next start."""
-    spec = engine.spec
-    started = list(explain_overruling(spec, list_said(engine.started), options, "it was started"))
+    kind = engine.kind
+    started = list(explain_overruling(kind, list_said(engine.started), options, "it was started"))
     if started:
         return started
-    return list(explain_overruling(spec, list_said(engine.next_start), options, "its unit starts it"))
+    return list(explain_overruling(kind, list_said(engine.next_start), options, "its unit starts it"))
 
 
 def list_said(start: Started | None) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def observe_row(
     engine, _ = with_process(host, engine, Places())
     engine = with_seen_start(engine, row)
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
-    read_at_start = [path for path in configs if path.parent != engine.spec.hook_dir]
+    read_at_start = [path for path in configs if path.parent != engine.kind.hook_dir]
     engine = replace(engine, outdated=is_outdated(host, engine, read_at_start))
     engine = with_readable_configs(host, engine)
     return replace(engine, files=tuple(dict.fromkeys((*engine.files, *configs))))
@@ -220,9 +220,9 @@ def _ask_crashed(host: Host, sought: EngineState, options: Options, crash_s: flo
 
 def with_process(host: Host, engine: EngineState, places: Places) -> tuple[EngineState, systemd.Unit]:
     """Fill in the facts of an answering engine's process and unit; return the unit, too."""
-    if engine.pid is None and not engine.stopped and engine.unit in engine.spec.units:
+    if engine.pid is None and not engine.stopped and engine.unit in engine.kind.units:
         # Only the running unit of several units counts.
-        running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
+        running = (unit for unit in engine.kind.units if systemd.unit_runs(host, unit))
         engine = replace(engine, unit=next(running, ""))
     unit = systemd.look_at_unit(host, engine.unit)
     engine = replace(
@@ -232,7 +232,7 @@ def with_process(host: Host, engine: EngineState, places: Places) -> tuple[Engin
     if engine.serving is None and not (engine.stopped or engine.failed or engine.disabled):
         engine = _explain_silence(host, engine)
 
-    state = engine.served.state or find_place(host, engine.spec.state, engine.words, engine.config)
+    state = engine.served.state or find_place(host, engine.kind.state, engine.words, engine.config)
     build = host.build_of(engine.exe) if engine.exe else ""
     engine = replace(engine, build=build, state=state)
     return with_start(host, engine, unit), unit
@@ -240,7 +240,7 @@ def with_process(host: Host, engine: EngineState, places: Places) -> tuple[Engin
 
 def _explain_silence(host: Host, engine: EngineState) -> EngineState:
     """Complete the reason of an engine's silence: its containerd, or the addresses in its flags."""
-    address_flags = engine.spec.cmdline.addresses
+    address_flags = engine.kind.cmdline.addresses
     addresses = ", ".join(values_of(engine.words, address_flags))
     reason = explain_silence(host, engine)
     if reason:
@@ -252,32 +252,32 @@ def _explain_silence(host: Host, engine: EngineState) -> EngineState:
     return engine
 
 
-def look_for(spec: Engine, options: Options) -> EngineState:
+def look_for(kind: Engine, options: Options) -> EngineState:
     """Make an engine with the places of the options, or else with its usual places."""
-    places = options.places.get(spec.name, Places())
-    usual = EngineState.usual(spec)
+    places = options.places.get(kind.name, Places())
+    usual = EngineState.usual(kind)
     return replace(
         usual,
         config=places.config or usual.config,
         drop_in=places.drop_in or usual.drop_in,
-        hook=options.crio_hook if spec.hook_dir else None,
+        hook=options.crio_hook if kind.hook_dir else None,
         socket=places.socket or usual.socket,
     )
 
 
 def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float = inf) -> EngineState:
     """Ask an engine; ask a self-restarting engine, silent during its restart, again for ``awaits_s``."""
-    spec = sought.spec
-    if is_socket_activated(host, spec, sought.socket, sought.unit):
+    kind = sought.kind
+    if is_socket_activated(host, kind, sought.socket, sought.unit):
         return replace(
             sought, stopped=True, silence_reason=f"{sought.unit} is stopped, and systemd listens for it"
         )
     engine = ask(host, sought, timeout_s=min(ASK_S, options.timeout_s))
-    if not spec.restarts_itself or not host.exists(sought.socket):
+    if not kind.restarts_itself or not host.exists(sought.socket):
         return engine
-    deadline = time.monotonic() + min(spec.start_s, awaits_s)
+    deadline = time.monotonic() + min(kind.start_s, awaits_s)
     while engine.serving is None and not (engine.failed or engine.disabled) and time.monotonic() < deadline:
-        if not any(systemd.unit_runs(host, unit) for unit in spec.units):
+        if not any(systemd.unit_runs(host, unit) for unit in kind.units):
             break
         time.sleep(POLL_S)
         engine = ask(host, sought, timeout_s=ANSWER_S)
@@ -286,25 +286,25 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
 
 def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) -> EngineState:
     """Look for the answer of an engine of the ledger on its present socket."""
-    spec = engine.spec
+    kind = engine.kind
     is_another = engine.pid is not None and engine.unit not in {"", row.unit}
     if not row.unit or not (engine.stopped or is_another):
         return engine
 
     # The engine may have another socket now: by the options, or because its unit has changed.
     sockets: list[PurePosixPath] = []
-    if not spec.built_in_runtime:
+    if not kind.built_in_runtime:
         named = options.places.get(engine.name, Places()).socket or row.socket
         sockets = [named, row.socket, *_list_sockets(host, row.unit)]
     for socket in dict.fromkeys(sockets):
-        if socket == engine.socket or is_socket_activated(host, spec, socket, row.unit):
+        if socket == engine.socket or is_socket_activated(host, kind, socket, row.unit):
             continue
         candidate = ask(host, replace(engine, socket=socket, unit=row.unit), timeout_s=ANSWER_S)
         answers = candidate.serving is not None or candidate.failed or candidate.disabled
         if answers and candidate.unit == row.unit:
             return candidate
 
-    if engine.stopped and not spec.reads_config_on_signal:
+    if engine.stopped and not kind.reads_config_on_signal:
         unit = systemd.look_at_unit(host, row.unit)
         # An active unit without a socket: the socket was removed.
         remedy = f"restart {engine.title}" if unit.active == "active" else ""
@@ -346,7 +346,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         replaced=is_replaced(host, engine),
         unit_edited=is_unit_edited(host, engine, unit.start),
     )
-    if not engine.spec.is_restarted:
+    if not engine.kind.is_restarted:
         return engine
     reasons = chain(
         find_refusals(host, engine, unit.start, process_path(host, engine, unit)),
@@ -364,8 +364,8 @@ def with_flags(engine: EngineState) -> EngineState:
     start = later if engine.stopped else engine.started
     return replace(
         engine,
-        flags=flags_of(engine.spec, start) if start else Flags(),
-        next_flags=flags_of(engine.spec, later) if later else Flags(),
+        flags=flags_of(engine.kind, start) if start else Flags(),
+        next_flags=flags_of(engine.kind, later) if later else Flags(),
     )
 
 
@@ -373,9 +373,9 @@ def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
     """Explain why an engine would read another config after its next restart, by us or by anybody."""
     if not (engine.words and engine.next_words):
         return
-    flags = engine.spec.cmdline.config
-    config = path_of(engine.words, flags) or engine.spec.config
-    later_config = path_of(engine.next_words, flags) or engine.spec.config
+    flags = engine.kind.cmdline.config
+    config = path_of(engine.words, flags) or engine.kind.config
+    later_config = path_of(engine.next_words, flags) or engine.kind.config
     if config == later_config:
         return
     if engine.not_restarted is not None and engine.not_restarted.code == "restart-moves-engine":
@@ -394,9 +394,9 @@ def refuse_unknown(host: Host, engine: EngineState) -> None:
         InstallerError: the owner of the containerd is unknown.
     """
     candidates: list[str] = []
-    for spec in ENGINES.values():
-        if spec.socket == engine.spec.socket:
-            candidates += spec.units
+    for kind in ENGINES.values():
+        if kind.socket == engine.kind.socket:
+            candidates += kind.units
     if not any(systemd.unit_runs(host, unit) for unit in candidates):
         problem = f"tell whose containerd answers on {engine.socket} (none of {', '.join(candidates)} runs)"
         remedy = Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2")
@@ -409,7 +409,7 @@ def refuse_generated(engine: EngineState) -> None:
     Raises:
         InstallerError: another engine generates the config.
     """
-    names = list_generating(engine.spec.process, engine.config, engine.socket)
+    names = list_generating(engine.kind.process, engine.config, engine.socket)
     if names:
         titles = [ENGINES[name].title for name in names]
         options = [f"--runtime {name}" for name in names]
@@ -427,9 +427,9 @@ def drop_unused(
 
     A Docker of the ledger counts, too: Docker may be stopped.
     """
-    specs = [engine.spec for engine in engines]
-    specs += [ENGINES[row.name] for row in record.engines]
-    user = next((spec for spec in specs if spec.lower_engine), None)
+    kinds = [engine.kind for engine in engines]
+    kinds += [ENGINES[row.name] for row in record.engines]
+    user = next((kind for kind in kinds if kind.lower_engine), None)
     if user is None:
         return engines, ()
     lower = next((engine for engine in engines if engine.name == user.lower_engine), None)
@@ -439,7 +439,7 @@ def drop_unused(
         return engines, ()
 
     with suppress(InstallerError):  # an engine that cannot be asked counts as used
-        if not api_of(lower.spec).list_pods(host.local_path(lower.socket), timeout_s=ASK_S):
+        if not api_of(lower.kind).list_pods(host.local_path(lower.socket), timeout_s=ASK_S):
             others = tuple(engine for engine in engines if engine is not lower)
             reason = f"it serves {user.title}, and its CRI is not used (no kubelet, no pod)"
             return others, (f"left {lower.name} alone: {reason}",)
@@ -449,10 +449,10 @@ def drop_unused(
 def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> InstallerError:
     """Return why no engine of the options is found."""
     asked = list_asked(options)
-    paths = dict.fromkeys(str(spec.socket) for spec in asked)
+    paths = dict.fromkeys(str(kind.socket) for kind in asked)
     sockets = ", ".join(paths)
     reasons = list(notes)
-    units = dict.fromkeys(spec.unit for spec in asked)
+    units = dict.fromkeys(kind.unit for kind in asked)
     for unit in units:
         if systemd.look_at_unit(host, unit).load == "not-found":
             continue

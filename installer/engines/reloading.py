@@ -33,7 +33,7 @@ def plan_reload(
         if write is not last[write.path]:
             steps.append(write)
             continue
-        route = engine.spec.find_route(engine, write.path, in_force, write.after)
+        route = engine.kind.find_route(engine, write.path, in_force, write.after)
         first = route.texts[0]
         if write.before != first:
             steps.append(replace(write, after=first, passing=route.passing))
@@ -48,7 +48,7 @@ def serves_as_before(engine: EngineState, serving: EffectiveConfig | None) -> bo
     if before is None or serving is None or before.default != serving.default:
         return False
     for one, other in ((before, serving), (serving, before)):
-        if any(engine.spec.find_differences(one, other)):
+        if any(engine.kind.find_differences(one, other)):
             return False
     return True
 

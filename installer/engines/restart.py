@@ -48,21 +48,21 @@ def reload(
         PendingError: The engine still restarts.
         InstallerError: The engine cannot be reloaded, or does not serve the runtimes of ``step`` in time.
     """
-    return _choose_method(engine.spec)(host, engine, step, patience).carry_out(gate)
+    return _choose_method(engine.kind)(host, engine, step, patience).carry_out(gate)
 
 
-def _choose_method(spec: Engine) -> type["_EngineReload"]:
+def _choose_method(kind: Engine) -> type["_EngineReload"]:
     """Choose the class by how an engine reads a changed config."""
-    if spec.reads_config_on_signal:
+    if kind.reads_config_on_signal:
         return _ReloadBySignal
-    if spec.restarts_itself:
+    if kind.restarts_itself:
         return _ReloadByItself
     return _ReloadByRestart
 
 
-def limit_s(spec: Engine, patience: Patience) -> float:
+def limit_s(kind: Engine, patience: Patience) -> float:
     """Return the time for an engine to serve the runtimes of a step, in seconds."""
-    return patience.start_s if patience.hurried else max(patience.start_s, spec.start_s)
+    return patience.start_s if patience.hurried else max(patience.start_s, kind.start_s)
 
 
 class _EngineReload(ABC):
@@ -76,7 +76,7 @@ class _EngineReload(ABC):
         self.engine = engine
         self.step = step
         self.patience = patience
-        self.deadline = time.monotonic() + limit_s(engine.spec, patience)
+        self.deadline = time.monotonic() + limit_s(engine.kind, patience)
         self.began_s = 0.0  # of the wall clock
         self.unit_before: systemd.Unit | None = None  # the unit before its restart; None without a restart
         self.answer = engine  # the engine with its latest answer
@@ -89,7 +89,7 @@ class _EngineReload(ABC):
         self.began_s = time.time()
         self.begin(replace(self.patience, start_s=self.deadline - time.monotonic()))
         if self.unit_before is not None and not self.patience.hurried:
-            self.deadline = time.monotonic() + limit_s(self.engine.spec, self.patience)
+            self.deadline = time.monotonic() + limit_s(self.engine.kind, self.patience)
         return self.prove()
 
     def await_turn(self) -> bool:
@@ -165,7 +165,7 @@ class _EngineReload(ABC):
         wanted = "serves our runtimes" if self.step.present else "no longer serves our runtimes"
         when = ""
         if is_late:
-            when = f" within {limit_s(self.engine.spec, self.patience):g} s"
+            when = f" within {limit_s(self.engine.kind, self.patience):g} s"
         problem = f"verify that {self.engine.title} {wanted}{when} ({reason})"
         return InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
@@ -232,10 +232,10 @@ class _ReloadBySignal(_EngineReload):
             InstallerError: nothing answers, and the unit has not failed either.
         """
         engine = self.engine
-        greeting = api_of(engine.spec).greeting
+        greeting = api_of(engine.kind).greeting
         peer = processes.peer_of(self.host.local_path(engine.socket), greeting=greeting, timeout_s=ASK_S)
         if isinstance(peer, processes.Peer):
-            processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.spec.process}))
+            processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.kind.process}))
         elif isinstance(peer, processes.Unseen):
             obstacle = unit_obstacle(self.host, engine)
             if obstacle is not None:
@@ -263,10 +263,10 @@ class _ReloadBySignal(_EngineReload):
         """Tell whether the engine has read its config since the signal: the engine obeys some time later."""
         socket = self.host.local_path(self.engine.socket)
         with suppress(InstallerError):
-            if api_of(self.engine.spec).count_reloads(socket, self.began_s, timeout_s=timeout_s):
+            if api_of(self.engine.kind).count_reloads(socket, self.began_s, timeout_s=timeout_s):
                 return True
         # An engine that was started since has read its config then, and knows of no reload.
-        pidfile = self.engine.spec.pidfile
+        pidfile = self.engine.kind.pidfile
         if pidfile is None:
             return False
         return self.host.changed_s(pidfile) > self.began_s
@@ -372,7 +372,7 @@ def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
     """List the ids of the containers that a restart would strand; none if the engine does not answer."""
     socket = host.local_path(engine.socket)
     try:
-        return api_of(engine.spec).list_creating(socket, timeout_s=IDLE_ASK_S)
+        return api_of(engine.kind).list_creating(socket, timeout_s=IDLE_ASK_S)
     except InstallerError:  # the engine is down or hangs: a restart could disturb nothing
         return ()
 
@@ -381,7 +381,7 @@ def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineSta
     """Fill in the containers to be stranded by a restart, for engines reloaded by a restart."""
     known: list[EngineState] = []
     for engine in engines:
-        if engine.spec.is_restarted:
+        if engine.kind.is_restarted:
             known.append(replace(engine, creating=_list_creating(host, engine)))
         else:
             known.append(engine)
@@ -393,6 +393,6 @@ def write_once_idle(
 ) -> None:
     """Write or remove a config; before a write to a self-restarting engine, wait as before a restart."""
     engine = engines.get(write.engine)
-    if engine is not None and engine.spec.restarts_itself:
+    if engine is not None and engine.kind.restarts_itself:
         await_idle(host, engine, patience)
     write_config(host, write)

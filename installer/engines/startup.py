@@ -48,9 +48,9 @@ def values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
             yield value if equals else next(words, "")
 
 
-def flags_of(spec: Engine, start: Started) -> Flags:
+def flags_of(kind: Engine, start: Started) -> Flags:
     """Return the runtimes set by flags and variables; a flag wins over a variable."""
-    names = spec.cmdline.runtimes
+    names = kind.cmdline.runtimes
     if names is None:
         return Flags()
 
@@ -89,11 +89,11 @@ def find_place(host: Host, place: Place, cmdline: Words, config: PurePosixPath) 
 
 
 def explain_overruling(
-    spec: Engine, cmdline: Words, options: Options, whose: str = "it was started"
+    kind: Engine, cmdline: Words, options: Options, whose: str = "it was started"
 ) -> Iterator[InstallerError]:
     """Yield the flags and VAR=value words in conflict with our config; ``whose`` names the start."""
-    flags = spec.cmdline
-    name = spec.name
+    flags = kind.cmdline
+    name = kind.name
     for names in (flags.config, flags.drop_ins):
         path = value_of(cmdline, names)
         if path and not path.startswith("/"):
@@ -156,7 +156,7 @@ def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Star
 
     for index, word in enumerate(words):
         may_be_program = word[:1] == "/" or index == 0
-        if may_be_program and " " not in word and PurePosixPath(word).name == engine.spec.process:
+        if may_be_program and " " not in word and PurePosixPath(word).name == engine.kind.process:
             return Started(tuple(words[index + 1 :]), environment, word)
     return None
 
@@ -207,7 +207,7 @@ def process_path(host: Host, engine: EngineState, unit: systemd.Unit | None = No
     unit = unit or systemd.look_at_unit(host, engine.unit)
     process = proc / str(unit.main_pid)
     # Our own /proc, of another pid namespace, has another process under this number, or none.
-    is_engine = _strings(process / "comm") == (f"{engine.spec.process}\n",)
+    is_engine = _strings(process / "comm") == (f"{engine.kind.process}\n",)
     return process if is_engine else None
 
 
@@ -344,7 +344,7 @@ def _find_programs(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
 def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str] | None]:
     """Return the words of an engine's start and of its next start; None for unknown words."""
     present: Sequence[str] | None = None
-    if engine.started is not None and engine.started.runs(engine.spec.process):
+    if engine.started is not None and engine.started.runs(engine.kind.process):
         present = engine.words
     later = engine.next_start.words if engine.next_start else None
     return present, later
@@ -352,7 +352,7 @@ def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str
 
 def find_moves(engine: EngineState) -> Iterator[str]:
     """Yield the places of an engine changed by its unit; places set by files are compared elsewhere."""
-    spec = engine.spec
+    kind = engine.kind
     present_words, later_words = _list_words(engine)
     if later_words is None or engine.next_start is None:
         return
@@ -362,15 +362,15 @@ def find_moves(engine: EngineState) -> Iterator[str]:
     later_variables = engine.next_start.environment
 
     # The engine itself reports neither of these two places.
-    usual = {"config": str(spec.config), "drop-ins": str(spec.drop_ins.directory)}
+    usual = {"config": str(kind.config), "drop-ins": str(kind.drop_ins.directory)}
     files = frozenset(usual)
     usual.update(engine.served.places)
-    flags_by_place = {"config": spec.cmdline.config, "drop-ins": spec.cmdline.drop_ins}
+    flags_by_place = {"config": kind.cmdline.config, "drop-ins": kind.cmdline.drop_ins}
     flags_by_place = {place: flags for place, flags in flags_by_place.items() if flags}
-    flags_by_place.update(spec.cmdline.places)
+    flags_by_place.update(kind.cmdline.places)
 
     for place, flags in flags_by_place.items():
-        variable = spec.cmdline.variables.get(place, "")
+        variable = kind.cmdline.variables.get(place, "")
         present = value_of(present_words or (), flags) or present_variables.get(variable)
         later = value_of(later_words, flags)
         name = flags[0]
@@ -395,14 +395,14 @@ def places_by_files(engine: EngineState) -> frozenset[str]:
     words = now if later is None else later
     if words is None:
         return frozenset()
-    places = engine.spec.cmdline.places
+    places = engine.kind.cmdline.places
     return frozenset(place for place, flags in places.items() if value_of(words, flags) is None)
 
 
 def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
     """Find the obstacle to a reload of an engine, before any change; None for no obstacle."""
-    by_signal = engine.spec.reads_config_on_signal
-    if engine.spec.restarts_itself or (by_signal and engine.pid is not None):
+    by_signal = engine.kind.reads_config_on_signal
+    if engine.kind.restarts_itself or (by_signal and engine.pid is not None):
         return None
     if not engine.unit:
         return without_unit(engine, "it runs outside any systemd service")
@@ -445,5 +445,5 @@ def without_unit(engine: EngineState, reason: str) -> InstallerError:
     else:
         remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
     return InstallerError(
-        f"{engine.spec.reload_verb} {engine.title} ({reason})", remedy=remedy, code="engine-not-reloaded"
+        f"{engine.kind.reload_verb} {engine.title} ({reason})", remedy=remedy, code="engine-not-reloaded"
     )

@@ -34,7 +34,7 @@ ASK_S: Final = 5.0
 MOST_UNITS: Final = 64  # anybody's unit may name another unit
 TASKS: Final = "io.containerd.runtime.v2.task"
 # Engines whose containers end with them, unless a setting keeps the containers.
-ENDING_ENGINES: Final = tuple(spec for spec in ENGINES.values() if spec.live_restore_key)
+ENDING_ENGINES: Final = tuple(kind for kind in ENGINES.values() if kind.live_restore_key)
 # Programs that stay in the foreground for a container and end the container when they are stopped.
 CLIENTS: Final = frozenset({"docker", "docker-compose", "nerdctl", "podman", "ctr"})
 PODMAN: Final = "podman"  # its containers have no shim
@@ -126,9 +126,9 @@ def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | 
         words = words_of(stopped.process)
     if words:
         program = PurePosixPath(words[0]).name
-    for spec in ENDING_ENGINES:
-        if program == spec.process or stopped.name == spec.unit:
-            return _find_loss_of_engine(host, engine, spec, stopped, words)
+    for kind in ENDING_ENGINES:
+        if program == kind.process or stopped.name == kind.unit:
+            return _find_loss_of_engine(host, engine, kind, stopped, words)
     return (
         _find_loss_by_kill(stopped)
         or _find_loss_by_commands(host, engine, stopped)
@@ -158,9 +158,9 @@ def _find_loss_by_commands(host: Host, engine: EngineState, stopped: StoppedUnit
         return None
     setting, client, verb = ending
     namespace = ""
-    for spec in ENDING_ENGINES:
-        if client.startswith(spec.name):
-            namespace = spec.namespace
+    for kind in ENDING_ENGINES:
+        if client.startswith(kind.name):
+            namespace = kind.namespace
     if client != PODMAN and next(_list_tasks(host, engine, namespace), None) is None:
         return None
     return Loss(f"the container of its {setting} ({client} {verb})", f"stop {stopped.name} first")
@@ -225,56 +225,56 @@ def _find_ending_client(words: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _find_loss_of_engine(
-    host: Host, engine: EngineState, spec: Engine, stopped: StoppedUnit, words: Sequence[str]
+    host: Host, engine: EngineState, kind: Engine, stopped: StoppedUnit, words: Sequence[str]
 ) -> Loss | None:
     """Find the containers that end with an engine, by the engine's own answer, or else by shims.
 
     Args:
         host: The node.
         engine: The engine to be restarted.
-        spec: The other engine, with a unit stopped along by systemd: dockerd.
-        stopped: The unit of ``spec``.
-        words: The command line of ``spec``; () if unknown.
+        kind: The other engine, with a unit stopped along by systemd: dockerd.
+        stopped: The unit of ``kind``.
+        words: The command line of ``kind``; () if unknown.
     """
-    config = path_of(words, spec.cmdline.config) or spec.config
-    failure = api_of(spec).explain_failing_start(host, EngineState.usual(spec), words, config)
+    config = path_of(words, kind.cmdline.config) or kind.config
+    failure = api_of(kind).explain_failing_start(host, EngineState.usual(kind), words, config)
     if failure:  # the engine is stopped, and does not start again
-        return Loss(f"{spec.title} itself, which cannot {failure}", f"correct {config}")
+        return Loss(f"{kind.title} itself, which cannot {failure}", f"correct {config}")
     tree = tree_of(host.read(config), config)
 
-    key = spec.live_restore_key
-    remedy = f'set "{key}": true in its {spec.config.name} and run systemctl reload {stopped.name}'
+    key = kind.live_restore_key
+    remedy = f'set "{key}": true in its {kind.config.name} and run systemctl reload {stopped.name}'
     # A dockerd that is started without the setting ends the containers that it finds running.
     is_restored = f"--{key}" in words or tree.get(key) is True
-    for socket in _list_sockets(spec, stopped):
+    for socket in _list_sockets(kind, stopped):
         local_socket = host.local_path(socket)
         with suppress(InstallerError):
-            if is_restored and api_of(spec).ask(local_socket, timeout_s=ASK_S).serving.live_restore:
+            if is_restored and api_of(kind).ask(local_socket, timeout_s=ASK_S).serving.live_restore:
                 return None
-            names = api_of(spec).list_running_names(local_socket, timeout_s=ASK_S)
+            names = api_of(kind).list_running_names(local_socket, timeout_s=ASK_S)
             if not names:
                 return None
             return Loss(f"{count(len(names), 'container')}: {list_some(names)}", remedy)
 
-    ids = list(_list_tasks(host, engine, spec.namespace))
+    ids = list(_list_tasks(host, engine, kind.namespace))
     if not ids:
         return None
     containers = f"{count(len(ids), 'container')}, unless it has {key}, which it does not tell now"
     return Loss(containers, "make it answer")
 
 
-def _list_sockets(spec: Engine, stopped: StoppedUnit) -> list[PurePosixPath]:
+def _list_sockets(kind: Engine, stopped: StoppedUnit) -> list[PurePosixPath]:
     """Return the sockets of a unit's main process, the usual name first; else the usual socket."""
     if stopped.process is None:
-        return [spec.socket]
+        return [kind.socket]
     sockets = [PurePosixPath(path) for path in sorted(list_listening(stopped.process), key=len)]
-    sockets.sort(key=lambda path: path.name != spec.socket.name)
-    return sockets or [spec.socket]
+    sockets.sort(key=lambda path: path.name != kind.socket.name)
+    return sockets or [kind.socket]
 
 
 def _list_tasks(host: Host, engine: EngineState, namespace: str) -> Iterator[str]:
     """Yield the ids of the containers with a shim in a namespace of containerd, "" for all of them."""
-    places = {spec.state.usual for spec in ENGINES.values() if spec.has_shims}
+    places = {kind.state.usual for kind in ENGINES.values() if kind.has_shims}
     if engine.state is not None:
         places.add(engine.state)
     for place in sorted(places):

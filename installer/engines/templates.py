@@ -18,10 +18,10 @@ MOST_YAML: Final = 1 << 20  # the longest settings that are parsed; usual settin
 
 
 def find_template(
-    host: Host, spec: Engine, config: PurePosixPath, version: Version | None
+    host: Host, kind: Engine, config: PurePosixPath, version: Version | None
 ) -> PurePosixPath | None:
     """Find the owner's template for the next start of an engine; None for the engine's own template."""
-    for name, template in spec.templates.items():
+    for name, template in kind.templates.items():
         if version and version < template.since:
             continue
         path = config.with_name(name)
@@ -31,18 +31,18 @@ def find_template(
 
 
 def find_template_flaw(
-    host: Host, spec: Engine, config: PurePosixPath, version: Version | None
+    host: Host, kind: Engine, config: PurePosixPath, version: Version | None
 ) -> TemplateFlaw | None:
     """Find the flaw of the template from which an engine will generate ``config``; None for no flaw."""
     path: PurePosixPath | None = None
     text = ""
     with suppress(InstallerError):  # an unreadable template counts as empty
-        path = find_template(host, spec, config, version)
+        path = find_template(host, kind, config, version)
         if path is not None:
             text = _read_text(host, path)
     if path is None:
         return None
-    return spec.find_template_flaw(path, text)
+    return kind.find_template_flaw(path, text)
 
 
 def _read_text(host: Host, path: PurePosixPath) -> str:
@@ -53,10 +53,10 @@ def _read_text(host: Host, path: PurePosixPath) -> str:
 
 def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     """Yield the reason against a restart if the template keeps an engine from serving our runtime."""
-    spec = engine.spec
-    flaw = find_template_flaw(host, spec, engine.config, engine.version)
+    kind = engine.kind
+    flaw = find_template_flaw(host, kind, engine.config, engine.version)
     if flaw is not None:
-        problem = f"have {spec.title} serve {spec.built_in_runtime} by a restart ({flaw.reason})"
+        problem = f"have {kind.title} serve {kind.built_in_runtime} by a restart ({flaw.reason})"
         remedy = f"{flaw.remedy}, then run again"
         yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
 
@@ -79,7 +79,7 @@ def explain_inputs(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     """
     is_start_known = engine.started is not None and engine.started.began_s is not None
     edited = [*list_edited_inputs(host, engine)]
-    for path in engine.spec.inputs:
+    for path in engine.kind.inputs:
         if is_start_known and path not in edited:
             continue
         flaw = _find_yaml_flaw(host, path)
@@ -127,5 +127,5 @@ def digest_inputs(host: Host, engine: EngineState) -> str:
 
 def _list_inputs(engine: EngineState) -> tuple[PurePosixPath, ...]:
     """Return the paths of all inputs of an engine's generated config, missing files included."""
-    templates = [engine.config.with_name(name) for name in engine.spec.templates]
-    return (*templates, *engine.spec.inputs)
+    templates = [engine.config.with_name(name) for name in engine.kind.templates]
+    return (*templates, *engine.kind.inputs)

@@ -18,7 +18,7 @@ from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
 from installer.engines.ask import ask, is_socket_activated
 from installer.engines.containers import find_low_level_runtime
-from installer.engines.dependencies import Dependencies, find_dependencies, specs_for
+from installer.engines.dependencies import Dependencies, find_dependencies, kinds_for
 from installer.engines.observe import engine_of_row, list_asked
 from installer.errors import OWNERS_ACTS, InstallerError, NotYetError, Option, Remedy, StoppedError
 from installer.host import supervision, systemd
@@ -422,13 +422,13 @@ class _Check:
         last = {check.name: check for check in self.previous.engines}
         check = last.get(row.name, EngineCheck(row.name))
         engine = engine_of_row(row)
-        if not is_socket_activated(self.host, engine.spec, row.socket, row.unit):
+        if not is_socket_activated(self.host, engine.kind, row.socket, row.unit):
             engine = ask(self.host, engine)
         serving = engine.serving
         if serving is None:
             return replace(check, serves=False, difference=NOT_RUNNING, process=keep_live(check.process))
         present = tuple(RuntimeEntry(name, path) for name, path in row.runtimes.items())
-        serves = Reload(engine.spec, present).satisfied_by(serving) and row.default in {"", serving.default}
+        serves = Reload(engine.kind, present).satisfied_by(serving) and row.default in {"", serving.default}
         difference = "" if serves else "it serves otherwise than the last install has left it"
         return replace(check, serves=serves, difference=difference, process=process_of(self.host, engine))
 
@@ -555,7 +555,7 @@ class _Check:
             InstallerError: an engine is stopped, or starts no container.
         """
         # The configured engines that the options name and that were not found running.
-        missing = {spec.name for spec in list_asked(self.options)} - plan.engines.keys()
+        missing = {kind.name for kind in list_asked(self.options)} - plan.engines.keys()
         stopped = [row for row in self.record.engines if row.name in missing]
         if asking and stopped:
             raise explain_stopped(self.host, stopped[0])
@@ -688,9 +688,9 @@ def list_awaited(host: Host, engines: Iterable[EngineState]) -> "tuple[watch.Pla
     directories = [UNIT_DIRECTORIES[0]]  # of the units that systemd stops along, too
     processes: list[str] = []
     for engine in engines:
-        paths += [engine.socket, *engine.files, *engine.spec.inputs]
-        if engine.spec.pidfile is not None:
-            paths.append(engine.spec.pidfile)
+        paths += [engine.socket, *engine.files, *engine.kind.inputs]
+        if engine.kind.pidfile is not None:
+            paths.append(engine.kind.pidfile)
         if engine.exe is not None:
             paths.append(engine.exe)
         directories += [engine.config.parent, engine.config.parent / "conf.d"]
@@ -750,16 +750,16 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
 
 def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
     """Explain why a configured engine cannot be asked: the engine does not run, or CRI is off."""
-    spec = ENGINES[row.name]
+    kind = ENGINES[row.name]
     reason = "it does not run: nothing answers on its socket"
-    remedy = f"start {spec.title}; if it runs, its socket was removed: restart both"
+    remedy = f"start {kind.title}; if it runs, its socket was removed: restart both"
     if systemd.look_at_unit(host, row.unit).start.masked:
         remedy = f"run systemctl unmask {row.unit}, then start it"
     # A connection to docker.socket would start a Docker that its owner has stopped.
-    if not spec.has_socket_unit and ask(host, engine_of_row(row)).disabled:
+    if not kind.has_socket_unit and ask(host, engine_of_row(row)).disabled:
         reason = "its CRI is switched off"
         remedy = "take cri out of disabled_plugins in its config, then restart it"
-    problem = f"verify that {spec.title} serves our runtimes ({reason})"
+    problem = f"verify that {kind.title} serves our runtimes ({reason})"
     return InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
 
@@ -792,9 +792,9 @@ def list_places(host: Host, options: Options, record: Record, last: LastCheck) -
             places.append((watch.PATH, str(host.local_path(program_path, last=False))))
     kept = [layout.toolkit]
     for check in last.engines:
-        specs = specs_for(check.name)
-        kept += [spec.state.usual for spec in specs]
-        kept += [spec.data.usual for spec in specs if spec.data]
+        kinds = kinds_for(check.name)
+        kept += [kind.state.usual for kind in kinds]
+        kept += [kind.data.usual for kind in kinds if kind.data]
     places += [(watch.FILE_SYSTEM, str(host.local_path(path))) for path in kept]
     places += list_start_files(host, options, record)
     for check in last.engines:
@@ -809,11 +809,11 @@ def _list_directories(layout: Layout, record: Record) -> list[PurePosixPath]:
     if record.toolkit:
         directories.append(layout.version(record.toolkit.version))
     for row in record.engines:
-        spec = ENGINES[row.name]
-        config = row.config or spec.config
+        kind = ENGINES[row.name]
+        config = row.config or kind.config
         directories += [config.parent, config.parent / "conf.d"]
-        if spec.drop_ins.directory:
-            directories.append(spec.drop_ins.directory)
+        if kind.drop_ins.directory:
+            directories.append(kind.drop_ins.directory)
     return directories
 
 

@@ -34,7 +34,7 @@ REST_S: Final = 60.0
 TOOLKIT: Final = "the toolkit"
 RECONCILE: Final = "toolkit-installer reconcile"
 # The engines that restart themselves when their config is written.
-RESTARTING: Final = frozenset(name for name, spec in ENGINES.items() if spec.restarts_itself)
+RESTARTING: Final = frozenset(name for name, kind in ENGINES.items() if kind.restarts_itself)
 
 # Steps that revert nothing an administrator did: a look at the node, and the removal of unneeded files.
 # A directory is created for a file only, and the step of the file tells.
@@ -107,8 +107,8 @@ def _name_thing(step: steps.Step) -> str:
     match step:
         case steps.WriteConfig(_, path):
             return str(path)
-        case steps.Reload(spec):
-            return spec.name
+        case steps.Reload(kind):
+            return kind.name
         case steps.InstallVersion() | steps.SwitchToolkit():
             return TOOLKIT
         case _:
@@ -180,9 +180,9 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
         reason = f"{files} was removed, with more in it than our runtimes"
         remedy = f"put it back; or run {RECONCILE} for one with our runtimes alone"
     elif drifted.engines and policy is not Drift.REPAIR:
-        specs = [ENGINES[name] for name in drifted.engines]
-        verbs = dict.fromkeys(f"{spec.reload_verb}ed" for spec in specs)
-        titles = " and ".join(spec.title for spec in specs)
+        kinds = [ENGINES[name] for name in drifted.engines]
+        verbs = dict.fromkeys(f"{kind.reload_verb}ed" for kind in kinds)
+        titles = " and ".join(kind.title for kind in kinds)
         reason = f"{titles} would have to be {' or '.join(verbs)}; {drifted.summary}"
     else:
         return None

@@ -81,7 +81,7 @@ def find_restarts(plan: Plan, record: Record) -> tuple[str, ...]:
     for step in plan.steps:
         if isinstance(step, WriteConfig) and step.engine in plan.engines:
             engine = plan.engines[step.engine]
-            if engine.spec.restarts_itself:
+            if engine.kind.restarts_itself:
                 names.append(step.engine)
     return tuple(name for name in dict.fromkeys(names) if not _is_down(plan.engines[name]))
 
@@ -227,7 +227,7 @@ class FleetTurns(Turns):
         """Take a turn in competition with other nodes."""
         deadline_s = 0.0
         for name in engines:
-            deadline_s += max(self._options.timeout_s, plan.engines[name].spec.start_s)
+            deadline_s += max(self._options.timeout_s, plan.engines[name].kind.start_s)
         lasts_s = last_s(deadline_s, self._settings.soak_s)
         try:
             with internal_errors():

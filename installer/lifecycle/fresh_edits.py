@@ -80,8 +80,8 @@ def await_restart(
 def _list_start_places(host: Host, engine: EngineState) -> "list[watch.Place]":
     """Return the places that change at each start of an engine."""
     paths: Iterable[PurePosixPath] = (engine.socket,)
-    if engine.spec.pidfile is not None:
-        paths = (engine.socket, engine.spec.pidfile)
+    if engine.kind.pidfile is not None:
+        paths = (engine.socket, engine.kind.pidfile)
     places = [(watch.PATH, str(host.local_path(path))) for path in paths]
     process = process_of(host, engine)
     if process:
@@ -91,7 +91,7 @@ def _list_start_places(host: Host, engine: EngineState) -> "list[watch.Place]":
 
 def _await_answer(host: Host, engine: EngineState, timeout_s: float) -> None:
     """Wait until an engine serves again after a restart by others."""
-    deadline = time.monotonic() + max(timeout_s, engine.spec.start_s)
+    deadline = time.monotonic() + max(timeout_s, engine.kind.start_s)
     while ask(host, engine).serving is None and time.monotonic() < deadline:
         supervision.raise_if_stopped()
         time.sleep(POLL_S)

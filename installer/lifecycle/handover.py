@@ -45,8 +45,8 @@ def find_reason(host: Host, options: Options, record: Record) -> str:
     if options.restart_mode is RestartMode.NONE:
         return ""
     for row in record.engines:
-        spec = ENGINES[row.name]
-        if spec.finishes_calls and find_own_pid(host, row.state or spec.state.usual) is not None:
+        kind = ENGINES[row.name]
+        if kind.finishes_calls and find_own_pid(host, row.state or kind.state.usual) is not None:
             return f"{row.name} restarts when this container has ended"
     return ""
 

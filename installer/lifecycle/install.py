@@ -71,7 +71,7 @@ def install(options: Options) -> Exit:
         if options.restart_mode is RestartMode.NONE and unproven:
             verb = "reload"
             for engine in plan.engines.values():
-                if engine.stopped and engine.spec.reads_config_on_signal:
+                if engine.stopped and engine.kind.reads_config_on_signal:
                     verb = "start"  # systemd cannot reload a unit that is not active
             uninstall.log_restarts(unproven, verb, "it has not read its config since the install")
         else:

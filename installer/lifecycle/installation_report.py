@@ -212,7 +212,7 @@ def _is_taken_up(host: Host, row: EngineRow) -> bool:
     if row.pending != LEFT:
         return False
     engine = engine_of_row(row)
-    if is_socket_activated(host, engine.spec, engine.socket, engine.unit):
+    if is_socket_activated(host, engine.kind, engine.socket, engine.unit):
         return False  # a question would start a Docker that its owner has stopped
     serving = ask(host, engine, timeout_s=ANSWER_S).serving
     if serving is None or (row.default and serving.default != row.default):
@@ -277,11 +277,11 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
     """Yield each config; the settings that an engine lacks stand in front of the engine's configs."""
     engines = {engine.name: engine for engine in record.engines} if record.finished else {}
     for name, engine in engines.items():
-        spec = ENGINES[name]
-        flaw = find_template_flaw(host, spec, spec.config, engine.version)
+        kind = ENGINES[name]
+        flaw = find_template_flaw(host, kind, kind.config, engine.version)
         if flaw is not None:
             yield Line(
-                name, f"{NOT_AFTER} {spec.built_in_runtime} ({flaw.reason}): {flaw.remedy}", later=True
+                name, f"{NOT_AFTER} {kind.built_in_runtime} ({flaw.reason}): {flaw.remedy}", later=True
             )
     groups: dict[str, list[ConfigRow]] = {}
     for row in record.configs:

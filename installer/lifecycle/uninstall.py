@@ -199,12 +199,12 @@ def log_restarts(rows: Iterable[EngineRow], reload_verb: str, reason: str) -> No
     commands: list[str] = []
     remedies: list[str] = []
     for row in rows:
-        spec = ENGINES[row.name]
-        verb = reload_verb if spec.reads_config_on_signal else "restart"
+        kind = ENGINES[row.name]
+        verb = reload_verb if kind.reads_config_on_signal else "restart"
         if row.unit:
             commands.append(f"systemctl {verb} {row.unit}")
         else:
-            remedies.append(f"{verb} {spec.title}")
+            remedies.append(f"{verb} {kind.title}")
     fields = {"command": " && ".join(commands), "remedy": " and ".join(remedies), "reason": reason}
     log.info("next step", **{name: text for name, text in fields.items() if text})
 
@@ -399,12 +399,12 @@ def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
 
 
 def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
-    spec = ENGINES[made.engine]
-    if not host.exists(made.socket) or is_socket_activated(host, spec, made.socket, made.unit):
-        problem = f"reach {spec.title} on {made.socket} (it does not run)"
+    kind = ENGINES[made.engine]
+    if not host.exists(made.socket) or is_socket_activated(host, kind, made.socket, made.unit):
+        problem = f"reach {kind.title} on {made.socket} (it does not run)"
         remedy = f"start it, and remove {made.name} by hand"
         raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
-    return api_of(spec).remove_container(host.local_path(made.socket), made.name, timeout_s=timeout_s)
+    return api_of(kind).remove_container(host.local_path(made.socket), made.name, timeout_s=timeout_s)
 
 
 def _read_made(host: Host, layout: Layout) -> list[Made]:

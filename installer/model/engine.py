@@ -394,10 +394,10 @@ class LoadError(Struct, frozen=True):
 
 
 class Engine(ABC):
-    """An engine: its places, and the functions specific to the engine.
+    """A kind of engine, such as Docker or containerd: its places and methods.
 
-    Derived classes stand in ``engines``, one file each. They have no state: an observed engine is an
-    ``EngineState``. All methods are pure.
+    Derived classes stand in ``engines``, one file each. They have no state: an engine as observed on the
+    node is an ``EngineState``, which names its kind. All methods are pure.
     """
 
     __slots__ = ()
@@ -703,7 +703,7 @@ class LiveContainer(Struct, frozen=True):
 class EngineState(Struct, frozen=True):
     """An engine as observed: the places, by the paths of the host, and the running engine's answers."""
 
-    spec: Engine
+    kind: Engine  # Docker, containerd, CRI-O ...
     config: PurePosixPath
     drop_in: PurePosixPath | None
     hook: PurePosixPath | None
@@ -757,32 +757,32 @@ class EngineState(Struct, frozen=True):
     live: tuple[LiveContainer, ...] = ()
 
     @classmethod
-    def usual(cls, spec: Engine) -> Self:
+    def usual(cls, kind: Engine) -> Self:
         """Make an engine at the usual places, before any observation."""
         return cls(
-            spec=spec,
-            config=spec.config,
-            drop_in=spec.drop_ins.usual,
+            kind=kind,
+            config=kind.config,
+            drop_in=kind.drop_ins.usual,
             hook=None,
             files=(),
-            socket=spec.socket,
-            unit=spec.unit,
+            socket=kind.socket,
+            unit=kind.unit,
         )
 
     @property
     def name(self) -> str:
         """The engine's name in flags, in the ledger and in events."""
-        return self.spec.name
+        return self.kind.name
 
     @property
     def title(self) -> str:
         """The engine's name in a sentence."""
-        return self.spec.title
+        return self.kind.title
 
     @property
     def flags_for_texts(self) -> Flags:
         """The flags of the start at which the engine reads changed texts."""
-        if self.spec.is_restarted and self.next_start:
+        if self.kind.is_restarted and self.next_start:
             return self.next_flags
         return self.flags
 

@@ -30,7 +30,7 @@ class RemoveDirectory(Struct, frozen=True):
 class FindRuntimes(Struct, frozen=True):
     """Check that the engine finds ``binaries`` at the paths of its future config."""
 
-    spec: Engine
+    engine_kind: Engine
     binaries: tuple[PurePosixPath, ...]
 
 
@@ -83,7 +83,7 @@ class Neighbour(Struct, frozen=True):
 class Reload(Struct, frozen=True):
     """Make a running engine read the config; verify that the engine serves ``present`` and not ``absent``."""
 
-    spec: Engine
+    engine_kind: Engine
     present: tuple[RuntimeEntry, ...]
     absent: tuple[RuntimeEntry, ...] = ()
     demoted: frozenset[str] = frozenset()  # the engine's default runtime must be none of these
@@ -95,7 +95,7 @@ class Reload(Struct, frozen=True):
     @property
     def engine(self) -> str:
         """The engine's name."""
-        return self.spec.name
+        return self.engine_kind.name
 
     @property
     def names(self) -> frozenset[str]:
@@ -226,9 +226,9 @@ def describe(step: Step) -> StepDescription:
     match step:
         case MakeDirectory() | RemoveDirectory():
             return _describe_directory(step)
-        case FindRuntimes(spec):
-            text = f"make sure that {spec.title} finds the runtimes"
-            return StepDescription(text, "runtimes found by the engine", {"engine": spec.name})
+        case FindRuntimes(kind):
+            text = f"make sure that {kind.title} finds the runtimes"
+            return StepDescription(text, "runtimes found by the engine", {"engine": kind.name})
         case WriteConfig():
             return _describe_write(step)
         case InstallVersion():
@@ -284,11 +284,11 @@ def _describe_version(step: InstallVersion) -> StepDescription:
 
 def _describe_reload(step: Reload) -> StepDescription:
     """Return the description of a reload or a restart, by the engine's method."""
-    spec = step.spec
-    text = spec.describe_reload()
+    kind = step.engine_kind
+    text = kind.describe_reload()
     if step.present:
         text += " and verify that it serves the runtimes"
-    return StepDescription(text, spec.reload_event, {"engine": spec.name})
+    return StepDescription(text, kind.reload_event, {"engine": kind.name})
 
 
 def _describe_write(step: WriteConfig) -> StepDescription:

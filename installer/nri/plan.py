@@ -38,7 +38,7 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
 
 def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | None:
     """Explain why an engine cannot serve the plugin; None if the engine can, or may."""
-    nri_name = engine.spec.nri_name
+    nri_name = engine.kind.nri_name
     if not nri_name:
         problem = f"serve {engine.title} by NRI (it has no NRI)"
         remedy = "use another mode for it: its containers take devices by --device"

@@ -124,7 +124,7 @@ def test_each_device_has_one_owner_and_what_nobody_has_is_told(
 def test_who_has_none_of_their_devices_is_told_where_engines_read_other_directories(node: Node) -> None:
     node.tool.write_text(ALL_OF_OURS)
     node.write(A, ALL)
-    other = replace(ENGINE, spec=ENGINES["docker"], serving=replace(SERVING, cdi_dirs=DIRS[1:]))
+    other = replace(ENGINE, kind=ENGINES["docker"], serving=replace(SERVING, cdi_dirs=DIRS[1:]))
 
     found = generate.gpu_specification(node.host, node.options(), (ENGINE, other), Record(), None)
 

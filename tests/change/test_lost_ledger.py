@@ -177,7 +177,7 @@ def _is_all_told(case: golden.Case) -> bool:
     return not (untold or ENGINES[case.engine].built_in_runtime)
 
 
-@pytest.mark.parametrize("engine", [name for name, spec in ENGINES.items() if not spec.built_in_runtime])
+@pytest.mark.parametrize("engine", [name for name, kind in ENGINES.items() if not kind.built_in_runtime])
 def test_an_engine_whose_configs_say_all_of_it_is_left_alone_where_the_ledger_is_lost(engine: str) -> None:
     for case in golden.cases(engine):
         # Without us it would have no runc, and no default but that.

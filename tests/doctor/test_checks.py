@@ -349,7 +349,7 @@ def test_nothing_is_to_be_done_about_a_default_engine_of_any_kind(good: Node, na
     assert docker.serving is not None
     bare = replace(docker, serving=replace(docker.serving, live_restore=False), has_hook=False)
     like = bare if name == "docker" else containerd
-    usual = replace(like, spec=kind, config=kind.config, files=(kind.config,), trees={}, unit=kind.unit)
+    usual = replace(like, kind=kind, config=kind.config, files=(kind.config,), trees={}, unit=kind.unit)
     alone = replace(usual, serving=RUNC_ALONE, on_disk=RUNC_ALONE)
 
     assert wrong(replace(good, engines=(usual,))) == []

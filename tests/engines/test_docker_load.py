@@ -93,9 +93,9 @@ def dockerd(docker_engines: EngineSet, roots: Roots) -> Iterator[Dockerd]:
 
 
 def _is_told(tree: dict[str, Any], version: str) -> bool:
-    spec = ENGINES["docker"]
-    state = replace(EngineState.usual(spec), version=parse_version(version))
-    errors = [*spec.find_load_errors(LoadInput(state, {PurePosixPath(DOCKER): tree}, "", (), {}, _Debian()))]
+    kind = ENGINES["docker"]
+    state = replace(EngineState.usual(kind), version=parse_version(version))
+    errors = [*kind.find_load_errors(LoadInput(state, {PurePosixPath(DOCKER): tree}, "", (), {}, _Debian()))]
     return bool(errors)
 
 

@@ -115,8 +115,8 @@ def _ledger(directory: Path) -> Reader:
         status(["status", "--host-root", str(directory), "--deep"])
         held = read_record(host, options.layout)
         assert held is not None
-        specs = [ENGINES[row.name] for row in held.engines]
-        engines = tuple(EngineState(spec, spec.config, None, None, (), spec.socket, "") for spec in specs)
+        kinds = [ENGINES[row.name] for row in held.engines]
+        engines = tuple(EngineState(kind, kind.config, None, None, (), kind.socket, "") for kind in kinds)
         contents = {row.path: File(b"{}") for row in held.configs}
         toolkit = ToolkitFacts(Kind.LINK)
         found = Facts(engines, contents, dict.fromkeys(contents), frozenset(), toolkit, held)

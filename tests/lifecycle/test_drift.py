@@ -61,8 +61,8 @@ def _writes(engine: str) -> WriteConfig:
     return WriteConfig(engine, PurePosixPath(CONFIG), None, File(b"ours"))
 
 
-SPEC = ENGINES["containerd"]
-RESTARTS: list[Step] = [_writes("containerd"), FindRuntimes(SPEC, ()), Reload(SPEC, ())]
+CONTAINERD_KIND = ENGINES["containerd"]
+RESTARTS: list[Step] = [_writes("containerd"), FindRuntimes(CONTAINERD_KIND, ()), Reload(CONTAINERD_KIND, ())]
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def test_a_root_file_that_the_engine_does_not_read_is_refused(
     host = put(tmp_path, {"srv/c": "", "etc/crio/crio.conf": "", "etc/docker/x": "", "etc/containerd/x": ""})
     (tmp_path / "srv/link").symlink_to("c")
     (tmp_path / "srv/same").hardlink_to(tmp_path / "srv/c")
-    started = None if words is None else Started(words, program=f"/usr/bin/{engine.spec.process}")
+    started = None if words is None else Started(words, program=f"/usr/bin/{engine.kind.process}")
     places = Places(PurePosixPath(named) if named else None)
 
     found = [*config_files.explain_unread_root(host, replace(engine, started=started), places)]

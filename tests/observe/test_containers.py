@@ -88,7 +88,7 @@ def test_a_state_directory_that_is_a_link_to_another_is_looked_at_once(tmp_path:
     put(tmp_path, K8S, runtime=str(OURS))
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
-    engine = replace(STOPPED, spec=ENGINES["containerd"], state=PurePosixPath("/var/run/containerd"))
+    engine = replace(STOPPED, kind=ENGINES["containerd"], state=PurePosixPath("/var/run/containerd"))
 
     assert [each.id for each in in_use(tmp_path, None, engine)[0]] == [ID]
 
@@ -129,7 +129,7 @@ def test_a_container_of_cri_o_is_ours_by_its_sandbox_or_by_what_its_monitor_was_
     row = EngineRow("crio", SOCKET, "", {"nvidia": OURS}, state=STATE)
     served = EffectiveConfig({"owner": Runtime(str(OURS)), "gpu": Runtime("/usr/bin/crun")}, "runc")
 
-    running, _ = in_use(tmp_path, row, replace(STOPPED, spec=ENGINES["crio"], serving=served))
+    running, _ = in_use(tmp_path, row, replace(STOPPED, kind=ENGINES["crio"], serving=served))
 
     assert {(each.id, each.binary) for each in running} == {(each, OURS) for each in found}
 
@@ -140,7 +140,7 @@ def test_a_live_container_of_crios_has_the_handler_and_the_root_by_which_it_is_f
     put(tmp_path, STATE / ID / "userdata", config={"annotations": APP}, **{"conmon-pidfile": "186"})
     words = [*BY_OURS, "--runtime-arg", "--root=/run/runc"]  # as a real 1.37.0 was seen to start it
     put(tmp_path, "proc/186", comm="conmon\n", cmdline="\0".join(words) + "\0")
-    engine = replace(STOPPED, spec=ENGINES["crio"], state=STATE, serving=EffectiveConfig({}, "runc"))
+    engine = replace(STOPPED, kind=ENGINES["crio"], state=STATE, serving=EffectiveConfig({}, "runc"))
     host = Host.under(PurePosixPath(tmp_path))
 
     found = with_live_containers(host, engine).live
@@ -165,7 +165,7 @@ def test_a_container_of_a_conmon_rs_is_found_by_its_parent_and_the_directory_of_
     words += ["--runtime-root", "/run/pods", "--log-level", "info", "--log-driver", "none"]
     put(tmp_path, "proc/190", stat="190 (sh) S 187 1 1 0")
     put(tmp_path, "proc/187", comm="conmonrs\n", cmdline="\0".join(words) + "\0")
-    engine = replace(STOPPED, spec=ENGINES["crio"], state=STATE, serving=EffectiveConfig({}, "runc"))
+    engine = replace(STOPPED, kind=ENGINES["crio"], state=STATE, serving=EffectiveConfig({}, "runc"))
     row = EngineRow("crio", SOCKET, "", {"nvidia": OURS}, state=STATE)
 
     live = with_live_containers(Host.under(PurePosixPath(tmp_path)), engine).live

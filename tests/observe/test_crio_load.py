@@ -240,7 +240,7 @@ def test_default_driver_and_built_in_runtime_of_the_next_start_are_those_that_cr
     printed: str, default: str, driver: str
 ) -> None:
     running = replace(CRIO, serving=EffectiveConfig({}, "crun"))
-    says = running.spec.describe_dry_run(running, {}).read_output
+    says = running.kind.describe_dry_run(running, {}).read_output
     assert says is not None
 
     found = says(printed)
@@ -252,7 +252,7 @@ def test_an_oci_hook_among_the_texts_has_no_settings() -> None:
     texts = {
         PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"): '{"version": "1.0.0"}\n'
     }
-    understand = CRIO.spec.describe_dry_run(CRIO, texts).read_output
+    understand = CRIO.kind.describe_dry_run(CRIO, texts).read_output
     assert understand is not None
 
     assert understand(PRINTED).default == "crun"

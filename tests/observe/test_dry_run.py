@@ -45,12 +45,12 @@ class Engine:
     """An engine below a directory; its program, called ``program`` or as usual, ends as it is told to."""
 
     def __init__(self, directory: Path, name: str, end: str = "exit 0", program: str = "") -> None:
-        self.spec, self.directory = ENGINES[name], directory
-        self.config = PurePosixPath(directory, "etc", self.spec.config.name)
-        usual = self.spec.drop_ins.usual
+        self.kind, self.directory = ENGINES[name], directory
+        self.config = PurePosixPath(directory, "etc", self.kind.config.name)
+        usual = self.kind.drop_ins.usual
         self.drop_in = PurePosixPath(directory, "etc", usual.name) if usual else None
         Path(self.config.parent).mkdir()
-        self.program = directory / (program or self.spec.process)
+        self.program = directory / (program or self.kind.process)
         put(directory, {self.program.name: SCRIPT.format(seen=directory, end=end)}, 0o755)
 
     def ask(
@@ -61,7 +61,7 @@ class Engine:
     ) -> EffectiveConfig:
         """Return what the engine would have in force with ``texts``; of the root file alone if it is one."""
         named = {self.config: texts} if isinstance(texts, str) else texts
-        usual = replace(EngineState.usual(self.spec), config=self.config, drop_in=self.drop_in, unit="")
+        usual = replace(EngineState.usual(self.kind), config=self.config, drop_in=self.drop_in, unit="")
         state = replace(usual, files=tuple(named), exe=PurePosixPath(self.program))
         if flags:
             state = replace(state, started=Started(flags))
@@ -166,7 +166,7 @@ def test_crio_tells_by_its_next_start_which_places_move_and_a_link_to_one_is_no_
     said |= {place: "/new"} if place else {}
     engine = Engine(tmp_path, "crio", SAYS_PLACES.format(**said))
     serving = EffectiveConfig({}, "crun", places={**STAYS, "root": f"{tmp_path}/srv/crio/"})
-    state = replace(EngineState.usual(engine.spec), serving=serving, places_by_files=frozenset(STAYS))
+    state = replace(EngineState.usual(engine.kind), serving=serving, places_by_files=frozenset(STAYS))
     start = Started(("--root", "/old"), {"A": "crio", "B": "old"})
     later = Started(("--log", "info"), {"B": "sock"})
     state = replace(state, exe=PurePosixPath(engine.program), started=start, next_start=later)
@@ -197,7 +197,7 @@ def test_no_restart_gives_crio_another_storage_driver(
 ) -> None:
     engine = Engine(tmp_path, "crio", f"echo '[crio]'; echo '{printed}'")
     answer = {"crio": {"storage_driver": serving, "runtime": {"default_runtime": "crun"}}}
-    state = replace(EngineState.usual(engine.spec), serving=read_effective(answer))
+    state = replace(EngineState.usual(engine.kind), serving=read_effective(answer))
     state = replace(state, exe=PurePosixPath(engine.program))
 
     after = Trials(HOST, {})(state, {})

@@ -87,7 +87,7 @@ def test_a_runtime_of_ours_is_known_by_its_binary_and_nothing_else_is_ours() -> 
 def test_which_engines_cannot_use_a_container_whose_runtime_is_gone(
     version: tuple[int, ...] | None, *, new: bool
 ) -> None:
-    need = {name for name, spec in ENGINES.items() if spec.needs_handler(version)}
+    need = {name for name, kind in ENGINES.items() if kind.needs_handler(version)}
 
     assert need == (ENGINES.keys() - {"docker"} if new else {"crio", "k3s", "rke2"})
 

@@ -35,8 +35,8 @@ WELL, OTHERWISE = "its config is restored", "it serves nvidia otherwise than ask
 
 
 def engine(name: str, serving: EffectiveConfig | None, **more: Any) -> EngineState:
-    spec = ENGINES[name]
-    found = replace(EngineState.usual(spec), files=(spec.config,), version=(28, 5), serving=serving)
+    kind = ENGINES[name]
+    found = replace(EngineState.usual(kind), files=(kind.config,), version=(28, 5), serving=serving)
     return replace(found, **more)
 
 

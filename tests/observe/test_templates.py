@@ -70,7 +70,7 @@ def test_the_template_that_the_next_start_takes_is_judged(
 ) -> None:
     host = put(tmp_path, {"etc/x": "", **{str(path): text for path, text in files.items()}})
 
-    flaw = find_template_flaw(host, RKE2.spec, RKE2.config, version)
+    flaw = find_template_flaw(host, RKE2.kind, RKE2.config, version)
 
     assert (flaw is not None) == (path is not None)
     if flaw is not None:

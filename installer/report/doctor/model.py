@@ -170,7 +170,7 @@ class EngineExam(EngineState, frozen=True):
     @property
     def is_containerd(self) -> bool:
         """Whether the engine is a containerd, be it the containerd of a distribution."""
-        return self.spec.process == CONTAINERD.process
+        return self.kind.process == CONTAINERD.process
 
 
 class System(Struct, frozen=True):

@@ -283,7 +283,7 @@ def check_config_schema(exam: model.EngineExam) -> str:
 
 def _find_docker(node: Node) -> model.EngineExam | None:
     for exam in node.engines:
-        if exam.spec.gpus_hook:
+        if exam.kind.gpus_hook:
             return exam
     return None
 
@@ -308,7 +308,7 @@ def check_docker_hook(node: Node) -> Verdict:
 
 
 def _docker_answers(node: Node) -> bool:
-    return any(exam.serving for exam in node.engines if exam.spec.live_restore_key)
+    return any(exam.serving for exam in node.engines if exam.kind.live_restore_key)
 
 
 @given(_docker_answers, NO_DOCKER)

@@ -185,7 +185,7 @@ def _choose_driver_root(host: Host, options: Options, toolkits: tuple[model.Tool
 
 def read_hooks(host: Host, engines: Iterable[EngineState]) -> dict[PurePosixPath, str]:
     """Return the OCI hooks of CRI-O and Podman, each with its program."""
-    directories = [spec.hook_dir for spec in ENGINES.values() if spec.hook_dir is not None]
+    directories = [kind.hook_dir for kind in ENGINES.values() if kind.hook_dir is not None]
     directories.append(PODMANS_HOOK_DIR)
     for engine in engines:
         directories += engine.served.hook_dirs
@@ -417,9 +417,9 @@ def _read_system(
 def _list_unit_states(host: Host, record: Record) -> Iterator[tuple[str, str]]:
     """Yield the units of the driver and of engines that systemd knows, with their states."""
     engine_units = {row.unit for row in record.engines}
-    for spec in ENGINES.values():
-        engine_units.add(spec.unit)
-        engine_units.update(spec.units)
+    for kind in ENGINES.values():
+        engine_units.add(kind.unit)
+        engine_units.update(kind.units)
 
     for unit in (*system.UNITS, *sorted(engine_units)):
         state = spell_state(systemd.look_at_unit(host, unit))
@@ -605,24 +605,24 @@ def read_engines(
     """
     running = {process.name for process in processes}
     exams: list[model.EngineExam] = []
-    for spec in ENGINES.values():
-        if spec.process not in running and spec.name not in active:
+    for kind in ENGINES.values():
+        if kind.process not in running and kind.name not in active:
             continue
-        exam = _examine(host, options, spec)
+        exam = _examine(host, options, kind)
         if exam is not None:
             exams.append(exam)
     return tuple(exams)
 
 
-def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | None:
+def _examine(host: Host, options: Options, kind: Engine) -> model.EngineExam | None:
     """Ask and examine an engine; None: the process belongs to another engine, or is about to end."""
-    sought = replace(look_for(spec, options), hook=None)
+    sought = replace(look_for(kind, options), hook=None)
     engine = ask_for(host, sought, replace(options, timeout_s=ENGINE_S), awaits_s=0)
     if engine.stopped and not engine.other_engine_reason:
         return None
-    engine, unit = with_process(host, engine, options.places.get(spec.name, Places()))
+    engine, unit = with_process(host, engine, options.places.get(kind.name, Places()))
     if (
-        spec.built_in_runtime and engine.unit not in spec.units
+        kind.built_in_runtime and engine.unit not in kind.units
     ):  # another engine of the same kind, on the same socket
         return None
     engine = with_readable_configs(host, engine)
@@ -630,20 +630,20 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
 
     on_disk: EffectiveConfig | None = None
     with suppress(InstallerError):
-        if not spec.built_in_runtime and not engine.other_engine_reason:
+        if not kind.built_in_runtime and not engine.other_engine_reason:
             on_disk = Trials(host, contents)(engine, {})
 
     start_problem = ""
     try:
         if engine.serving:
-            monitor = spec.monitor_program if engine.pid else ""
+            monitor = kind.monitor_program if engine.pid else ""
             find_dependencies(host, engine, options.layout.toolkit, Dependencies(monitor=monitor))
     except InstallerError as error:
         start_problem = f"{error.problem}; {error.remedy}"
 
     has_hook: bool | None = None
-    if spec.gpus_hook and engine.started and engine.started.environment.get("PATH"):
-        has_hook = any(is_file(host, directory / spec.gpus_hook) for directory in engine.started.paths)
+    if kind.gpus_hook and engine.started and engine.started.environment.get("PATH"):
+        has_hook = any(is_file(host, directory / kind.gpus_hook) for directory in engine.started.paths)
 
     flaws = list(_find_next_flaws(host, options, engine, unit))
     moves = [f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine)]
@@ -662,16 +662,16 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
 
 def _find_next_flaws(host: Host, options: Options, engine: EngineState, unit: systemd.Unit) -> Iterator[str]:
     """Yield the flaws of the engine's next start."""
-    spec = engine.spec
+    kind = engine.kind
     for lack in find_lacks(host, unit.start):
         yield f"{engine.unit} would not start it again: {lack}"
 
-    serves_nvidia = spec.built_in_runtime in engine.served.handlers
+    serves_nvidia = kind.built_in_runtime in engine.served.handlers
     if not (serves_nvidia or host.exists(options.layout.toolkit) or _has_gpu(host)):
         return
-    template = find_template_flaw(host, spec, engine.config, engine.version)
+    template = find_template_flaw(host, kind, engine.config, engine.version)
     if template is not None:
-        yield f"after its next start it does not serve {spec.built_in_runtime}: {template.reason}"
+        yield f"after its next start it does not serve {kind.built_in_runtime}: {template.reason}"
 
 
 def _read_configs(

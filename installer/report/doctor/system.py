@@ -360,7 +360,7 @@ def check_cdi_alone(node: Node) -> Verdict:
         reason = lacking(exam)
         if reason:
             problems.append(f"{exam.name} takes no devices by CDI ({reason})")
-            remedies.append(f"give {exam.name} CDI: {exam.spec.cdi.since}")
+            remedies.append(f"give {exam.name} CDI: {exam.kind.cdi.since}")
 
     if problems:
         return bad(list_words(problems), "; ".join(remedies))
