@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import DryRuns
 from installer.host.files import Host
 from installer.model.engine import EngineState
 
@@ -23,10 +23,10 @@ def main() -> None:
     engine = replace(EngineState.usual(ENGINES["containerd"]), drop_in=None, files=(CONFIG,), exe=EXE)
     content = host.read(CONFIG)
     now = {CONFIG: content}
-    ask = Trials(host, now)
+    dry_run = DryRuns(host, now)
     began = time.perf_counter()
-    before = ask(engine, now)
-    after = ask(engine, {CONFIG: None})
+    before = dry_run(engine, now)
+    after = dry_run(engine, {CONFIG: None})
     took_s = time.perf_counter() - began
     assert before.rest_digest
     assert after.rest_digest

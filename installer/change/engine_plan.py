@@ -24,7 +24,7 @@ from installer.change.references import remember_named
 from installer.change.restart import UNREAD, When, decide_for_rollback, explain_pending, explain_still_served
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours, make_request
 from installer.engines import next_start
-from installer.engines.config_edits import Ask, digest_of, read_present, without_us
+from installer.engines.config_edits import DryRun, digest_of, read_present, without_us
 from installer.engines.reloading import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
 from installer.model.engine import EffectiveConfig, EngineState, SeenStart
@@ -150,7 +150,7 @@ def _make_row(install: EngineInstall) -> EngineRow:
     texts = read_present(engine, request.facts)
     proven = digest_of({**texts, **candidate.texts})
     formerly_proven = former.proven if former is not None else ""
-    if proven != formerly_proven and not candidate.writes and request.ask(engine, texts).fatal:
+    if proven != formerly_proven and not candidate.writes and request.dry_run(engine, texts).fatal:
         proven = formerly_proven
 
     return EngineRow(
@@ -220,7 +220,7 @@ def _expect_start(install: EngineInstall) -> SeenStart | None:
     )
 
 
-def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
+def undo_engine(row: EngineRow, facts: Facts, options: Options, dry_run: DryRun) -> Part:
     """Plan to take our runtimes away from an engine, with everything else kept in force.
 
     The first possible of three outcomes:
@@ -236,7 +236,7 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Par
     Raises:
         InstallerError: a text is not valid any more.
     """
-    request = make_request(row, facts, options, ask)
+    request = make_request(row, facts, options, dry_run)
     row = request.row
     engine = request.engine
     is_used = any(container.engine == row.name for container in facts.containers.running)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.change.install_texts import Candidate, InstallRequest
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
-from installer.engines.config_edits import DEFAULT, configs_of, group_of, read_present, texts_alone
+from installer.engines.config_edits import DEFAULT, configs_of, group_of, predict_from_texts, read_present
 from installer.model.engine import EffectiveConfig, EngineState, RuntimeEntry
 from installer.model.options import RestartMode
 from installer.model.steps import Neighbour, Reload
@@ -62,7 +62,7 @@ def _list_unwanted_defaults(
     if not (by_signal or _has_unfinished_default(request)):
         return frozenset()
     if after is None:
-        after = texts_alone(engine, {**read_present(engine, facts), **candidate.texts})
+        after = predict_from_texts(engine, {**read_present(engine, facts), **candidate.texts})
     return frozenset({*ours} - {after.default})
 
 

@@ -1,6 +1,6 @@
 """The gate: texts are written only if the engine starts with them and all else stays in force as it was.
 
-The engine's own program tells what texts bring into force (``Ask``, a dry run). For an install,
+The engine's own program tells what texts bring into force (a dry run). For an install,
 ``choose_install_texts`` compares what is in force without us and now with what each candidate brings; for an
 undo, ``choose_undo_texts`` does. The first candidate without a problem is accepted.
 """
@@ -37,9 +37,9 @@ from installer.engines import next_start
 from installer.engines.config_edits import (
     DEFAULT,
     Texts,
-    ask_in_force,
     files_without_us,
     group_of,
+    predict_without_our_files,
     read_configs,
     read_present,
     runtime_of,
@@ -130,7 +130,7 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
         if candidate.only_adds and _is_in_force_unwritten(request, proposal, compared):
             candidate = keep_present_texts(candidate, request.facts)
 
-        after = request.ask(engine, {**present_texts, **candidate.texts})
+        after = request.dry_run(engine, {**present_texts, **candidate.texts})
         problems = _find_problems(request, candidate, compared, after)
         # A doubt comes from the texts. The answer of the engine's own program overrules it.
         if not problems and (after.rest_digest or proposal.doubt is None):
@@ -156,11 +156,11 @@ def _ask_compared(request: InstallRequest, texts_without_us: Texts, present_text
     lived = before
     if present_texts != texts_without_us:
         # What others have put into a file of ours is in force as well, and has to stay in force.
-        lived = ask_in_force(request.engine, request.facts, present_texts, request.ask)
+        lived = predict_without_our_files(request.engine, request.facts, present_texts, request.dry_run)
     return _Compared(
         before=before,
         lived=lived,
-        now=request.ask(request.engine, present_texts),
+        now=request.dry_run(request.engine, present_texts),
         names=request.names | (lived.handlers.keys() - before.handlers.keys()),
         ours=request.names | list_former_names(request),
         is_edited=present_texts != texts_without_us,
@@ -186,7 +186,7 @@ def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> Effectiv
         InstallerError: the engine refuses the config without us, or the program is of another major version.
     """
     engine = request.engine
-    before = request.ask(engine, texts_without_us)
+    before = request.dry_run(engine, texts_without_us)
     if before.broken and before.undefined in request.names:
         # A removed toolkit leaves such a config: its default runtime is gone. The install repairs that.
         before = replace(before, broken="")
@@ -320,7 +320,9 @@ def _find_refusal(
         return None
 
     gave_default = any(group_of(edit.key, row.name) == DEFAULT for edit in edits)
-    lived = ask_in_force(request.engine_without_us, facts, read_present(engine, facts), request.ask)
+    lived = predict_without_our_files(
+        request.engine_without_us, facts, read_present(engine, facts), request.dry_run
+    )
     problems: list[str] = []
     for before in (now, lived):
         expected = before

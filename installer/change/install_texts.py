@@ -7,16 +7,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines.config_edits import (
-    Ask,
     ConfigChange,
+    DryRun,
     Texts,
     change_config,
     configs_of,
     digest_of,
+    predict_from_texts,
     read_present,
     record_foreign,
     runtime_of,
-    texts_alone,
     withdraw,
 )
 from installer.model.engine import EffectiveConfig, EngineState, Proposal, Runtime, RuntimeEntry
@@ -54,13 +54,18 @@ class InstallRequest(Struct, frozen=True):
     entries: tuple[RuntimeEntry, ...]
     facts: Facts
     options: Options
-    ask: Ask
+    dry_run: DryRun
     names: frozenset[str]  # of the entries
     row: EngineRow | None  # the engine's row in the ledger
 
     @classmethod
     def of(
-        cls, engine: EngineState, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
+        cls,
+        engine: EngineState,
+        entries: tuple[RuntimeEntry, ...],
+        facts: Facts,
+        options: Options,
+        dry_run: DryRun,
     ) -> Self:
         """Return the request for an engine, with the engine's row in the ledger."""
         return cls(
@@ -68,7 +73,7 @@ class InstallRequest(Struct, frozen=True):
             entries=entries,
             facts=facts,
             options=options,
-            ask=ask,
+            dry_run=dry_run,
             names=frozenset(entry.name for entry in entries),
             row=facts.record.engine(engine.name),
         )
@@ -151,7 +156,7 @@ def has_recovered_rows(request: InstallRequest) -> bool:
 
 def read_inherited(request: InstallRequest, present_texts: Texts) -> EffectiveConfig:
     """Return our runtimes as the files of a silent engine define them, with the inherited settings."""
-    in_files = texts_alone(request.engine, present_texts).handlers
+    in_files = predict_from_texts(request.engine, present_texts).handlers
     handlers = {}
     for name in request.names & in_files.keys():
         handlers[name] = in_files[name]
@@ -175,7 +180,7 @@ def is_in_force(request: InstallRequest, candidate: Candidate) -> bool:
     present_texts = read_present(request.engine, request.facts)
     if request.row is None or request.row.proven in {"", digest_of(present_texts)}:
         return True
-    now = request.ask(request.engine, present_texts)
+    now = request.dry_run(request.engine, present_texts)
     # Another check reports an engine that would not start; until then it serves.
     return bool(now.fatal) or not any(find_unserved(request, candidate.proposal, now))
 

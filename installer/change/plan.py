@@ -23,7 +23,13 @@ from installer.change.references import find_references, find_taken_over, leads_
 from installer.change.restart import When
 from installer.config_text import flatten
 from installer.engines import ENGINES
-from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
+from installer.engines.config_edits import (
+    DryRun,
+    files_without_us,
+    predict_from_texts,
+    toolkit_runtimes,
+    without_us,
+)
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
 from installer.model.engine import STANDARD_NAMES, EffectiveConfig, EngineState, RuntimeEntry
 from installer.model.facts import (
@@ -131,13 +137,13 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
     return tuple(entries)
 
 
-def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
+def plan_install(facts: Facts, options: Options, dry_run: DryRun = predict_from_texts) -> Plan:
     """Plan to make the host serve our runtimes, or our devices by CDI; a served host gets no steps.
 
     Args:
         facts: the observed node.
         options: the options of the install.
-        ask: the dry run: the config of an engine in force with given texts.
+        dry_run: the dry run: the config of an engine in force with given texts.
     """
     record = facts.record
     mode, reason = cdi.mode_of(facts.engines, record, options)
@@ -147,7 +153,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     if not mode.by_cdi:
         entries = entries_for(options)
         for engine in facts.engines:
-            request = InstallRequest.of(engine, entries, facts, options, ask)
+            request = InstallRequest.of(engine, entries, facts, options, dry_run)
             try:
                 accepted = choose_install_texts(request)
                 installs.append(engine_plan.make_install(request, accepted))
@@ -159,7 +165,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=mode.by_cdi))
     specification = cdi.install_specification(facts, options)
     of_gpus = cdi.install_gpus(facts, options, reason)
-    plugin = nri.install(facts, options, ask)
+    plugin = nri.install(facts, options, dry_run)
 
     # Rows of engines without a part in this plan stay as they are.
     planned_names = {OWNER, *(engine.name for engine in facts.engines)}
@@ -376,7 +382,7 @@ def _make_directories(facts: Facts, parts: Iterable[Part]) -> Part:
     return Part(DIRECTORIES, tuple(planned), Record(directories=tuple(made)), obstacles=tuple(obstacles))
 
 
-def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
+def plan_undo(facts: Facts, options: Options, dry_run: DryRun = predict_from_texts) -> Plan:
     """Plan the removal of everything we installed, whoever has changed the node since.
 
     The engines come first (``engine_plan.undo_engine``), the payload last. While containers run on our
@@ -386,7 +392,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     record = facts.record
     engines = []
     for row in record.engines:
-        undo_engine = partial(engine_plan.undo_engine, row, facts, options, ask)
+        undo_engine = partial(engine_plan.undo_engine, row, facts, options, dry_run)
         engines.append(make_part(name_part(row.name), undo_engine))
     references = make_part("references", lambda: _find_references(facts, engines, options))
     first = (*engines, references, _check_undo(facts, options))

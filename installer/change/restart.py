@@ -91,7 +91,7 @@ def _repairs_program(request: InstallRequest, candidate: Candidate) -> bool:
     engine = request.engine
     if not (candidate.writes and engine.missing_programs):
         return False
-    return bool(request.ask(engine, read_present(engine, request.facts)).broken)
+    return bool(request.dry_run(engine, read_present(engine, request.facts)).broken)
 
 
 def decide_for_undo(request: UndoRequest, candidate: UndoCandidate, expected: Reload) -> Restart:

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines.config_edits import Ask, notes_of, read_present, runtime_of, undo_config, without_us
+from installer.engines.config_edits import DryRun, notes_of, read_present, runtime_of, undo_config, without_us
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig, EngineState, is_ours
 from installer.model.facts import ConfigRow, EngineRow, Facts, Saved
@@ -22,7 +22,7 @@ class UndoRequest(Struct, frozen=True):
     engine: EngineState
     facts: Facts
     options: Options
-    ask: Ask
+    dry_run: DryRun
     configs: tuple[ConfigRow, ...]
     # The engine without the runtimes that it serves by our names. CRI-O's program is asked about this state:
     # texts of CRI-O are completed by what it serves.
@@ -52,7 +52,7 @@ class UndoCandidate(Struct, frozen=True):
         return {write.path: write.after for write in self.writes}
 
 
-def make_request(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> UndoRequest:
+def make_request(row: EngineRow, facts: Facts, options: Options, dry_run: DryRun) -> UndoRequest:
     """Return the undo of the engine of a row."""
     row = _add_earlier_runtimes(row, facts)
     engine = next(each for each in facts.engines if each.name == row.name)
@@ -68,7 +68,7 @@ def make_request(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Un
         engine=engine,
         facts=facts,
         options=options,
-        ask=ask,
+        dry_run=dry_run,
         configs=tuple(config for config in facts.record.configs if config.engine == row.name),
         engine_without_us=engine_without_us,
     )
@@ -123,10 +123,10 @@ def make_undo_candidate(request: UndoRequest, *, demoted: bool) -> UndoCandidate
     )
     if engine.hook is None and not engine.kind.built_in_runtime:
         texts = read_present(engine, facts)
-        ask = partial(request.ask, request.engine_without_us)
-        predicted = ask({**texts, **candidate.texts})
+        predict = partial(request.dry_run, request.engine_without_us)
+        predicted = predict({**texts, **candidate.texts})
         start_failure = predicted.broken if engine.crashing else ""
-        return replace(candidate, now=ask(texts), after=predicted, start_failure=start_failure)
+        return replace(candidate, now=predict(texts), after=predicted, start_failure=start_failure)
     return candidate
 
 

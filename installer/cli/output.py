@@ -17,7 +17,7 @@ from installer.change.plan import NODE, Plan, plan_install
 from installer.cli.log import say_failed
 from installer.config_text.masked import mask
 from installer.engines.config_edits import syntax_of, text_of
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import DryRuns
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.lifecycle import installation_report
@@ -122,14 +122,14 @@ def _show(options: Options, *, show_secrets: bool, as_json: bool) -> tuple[Plan,
             nothing = Plan((Part(NODE, obstacles=(error,)),), record, record, {})
             click.echo(dumps(document_of(nothing, (), changes=False), indent=2), nl=False)
         raise
-    trials = Trials(host, facts.contents)
-    plan = plan_install(facts, options, trials)
+    dry_runs = DryRuns(host, facts.contents)
+    plan = plan_install(facts, options, dry_runs)
 
     files = list(installation_report.list_files(host, options, ledger, deep=False, ignores=False))
     later = [line for line in files if line.later and line.subject in plan.engines]
     acts = _acts_without_step(plan, ledger, files)
     notes = [f"{line.subject}: {line.state}" for line in (*later, *acts)]
-    validation = Part("validation", notes=(*trials.unvalidated(plan.steps), *notes))
+    validation = Part("validation", notes=(*dry_runs.explain_unvalidated(plan.steps), *notes))
     plan = replace(plan, parts=(*plan.parts, validation))
 
     changes = bool(plan.steps or plan.pending or acts)

@@ -24,12 +24,12 @@ BUILT_IN: Final = "runc"
 # The settings that make a runtime start a program, spelled without case and underscores.
 STARTS: Final = frozenset({"binaryname", "runtimepath", "runtimetype", "path"})
 Texts: TypeAlias = Mapping[PurePosixPath, File | None]
-# Returns the settings that an engine would have in force with these texts alone.
-Ask: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
+# A dry run: returns the settings that an engine would have in force with these texts alone.
+DryRun: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
 
 
-def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
-    """Predict the settings of texts from the texts alone: an ``Ask`` without a program."""
+def predict_from_texts(engine: EngineState, texts: Texts) -> EffectiveConfig:
+    """Predict the settings of texts from the texts alone: a ``DryRun`` without a program."""
     return engine.kind.predict(engine, read_configs(engine, texts))
 
 
@@ -79,8 +79,10 @@ def digest_of(texts: Texts) -> str:
     return sha256(repr(sorted(digests)).encode()).hexdigest()
 
 
-def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> EffectiveConfig:
-    """Ask for the settings in force of an engine, without files written by us alone."""
+def predict_without_our_files(
+    engine: EngineState, facts: Facts, now: Texts, dry_run: DryRun
+) -> EffectiveConfig:
+    """Predict the settings in force by the present texts, without files written by us alone."""
     present = read_present(engine, facts)
     texts = {**now, **present}
     for row in facts.record.configs:
@@ -90,9 +92,9 @@ def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> Eff
         if row.engine == engine.name and row.original is None and file and file.digest in row.ours:
             texts[row.path] = None
 
-    effect = ask(engine, texts)
+    effect = dry_run(engine, texts)
     if effect.broken or effect.undefined:
-        return ask(engine, now)
+        return dry_run(engine, now)
     return effect
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines.config_edits import texts_alone, tree_of
+from installer.engines.config_edits import predict_from_texts, tree_of
 from installer.engines.next_start import FRESH_S
 from installer.engines.startup import WILDCARDS, path_of, value_of
 from installer.errors import InstallerError, NotBegunError, Option, Remedy
@@ -404,7 +404,7 @@ def _list_later_hook_dirs(host: Host, engine: EngineState) -> tuple[PurePosixPat
         paths.append(now.drop_in_directory)
     if not is_outdated(host, now, paths):
         return ()
-    return texts_alone(now, contents_of(host, now.files)).hook_dirs
+    return predict_from_texts(now, contents_of(host, now.files)).hook_dirs
 
 
 def _is_among(host: Host, directory: PurePosixPath, directories: Iterable[PurePosixPath]) -> bool:

@@ -12,7 +12,7 @@ from installer.config_text.change import parse
 from installer.engines.ask import ask as ask_engine
 from installer.engines.config_edits import (
     RUNTIMES,
-    Ask,
+    DryRun,
     Texts,
     decode_configs,
     digest_of,
@@ -66,7 +66,7 @@ UNREAD: Final = "the directory of our hook is not in hooks_dir"
 UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
 
 
-class Trials:
+class DryRuns:
     """Dry runs by the engines' own programs, in the host's own root; each dry run is done once.
 
     Texts are passed in memory: no secret is written to a disk, and a crash leaves nothing behind. If a
@@ -76,13 +76,13 @@ class Trials:
     def __init__(self, host: Host, contents: Texts) -> None:
         self._host = host
         self._contents = contents
-        self._unasked: dict[str, str] = {}
-        self._known: dict[tuple[str, tuple[tuple[PurePosixPath, str], ...]], EffectiveConfig] = {}
+        self._unvalidated: dict[str, str] = {}
+        self._results: dict[tuple[str, tuple[tuple[PurePosixPath, str], ...]], EffectiveConfig] = {}
 
-    def unvalidated(self, steps: Iterable[Step]) -> Iterator[str]:
+    def explain_unvalidated(self, steps: Iterable[Step]) -> Iterator[str]:
         """Yield the engines whose new texts were not read by their programs, each with the reason."""
         written = {step.engine for step in steps if isinstance(step, WriteConfig)}
-        for name, reason in self._unasked.items():
+        for name, reason in self._unvalidated.items():
             if name in written:
                 yield f"the config of {name} is not validated: {reason}"
 
@@ -92,14 +92,14 @@ class Trials:
         files = {path: file for path, file in contents.items() if file is not None}
         digests = tuple((path, files[path].digest) for path in sorted(files))
         key = (engine.name, digests)
-        if key not in self._known:
-            self._known[key] = self._ask(engine, files)
-        return self._known[key]
+        if key not in self._results:
+            self._results[key] = self._predict(engine, files)
+        return self._results[key]
 
-    def _ask(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
+    def _predict(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
         """Return the settings in force with ``files``, by the engine's program or by the texts alone."""
         kind = engine.kind
-        program = self._program(engine)
+        program = self._find_program(engine)
         configs: Configs | None
         try:
             configs = read_configs(engine, files)
@@ -112,13 +112,13 @@ class Trials:
         if engine.hook is not None or not kind.has_dry_run:
             return self._check_load(engine, by_texts, configs, start)
         if program is None:
-            self._unasked[engine.name] = "its program was not found"
-        if program is None or engine.name in self._unasked:
+            self._unvalidated[engine.name] = "its program was not found"
+        if program is None or engine.name in self._unvalidated:
             # The answers about some of the texts could not be compared with those about the others.
             return self._check_load(engine, by_texts, configs, start)
 
         command = kind.describe_dry_run(engine, decode_configs(engine, files))
-        ran = self._run(program, command, start)
+        ran = self._run_program(program, command, start)
         # The program may refuse because of flags or variables that are not known here: then it refuses the
         # present config, with which the engine runs, in the same words.
         # A panic may be the fault of the text: not if the program panics with the present config, too.
@@ -127,7 +127,7 @@ class Trials:
         if ran is not None and is_doubtful and self._refuses_present(engine, program, ran, start):
             ran = None
         if ran is None:
-            self._unasked[engine.name] = f"{program} cannot tell here"
+            self._unvalidated[engine.name] = f"{program} cannot tell here"
             return self._check_load(engine, by_texts, configs, start)
         if _is_refusal(ran):
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
@@ -146,7 +146,7 @@ class Trials:
         """Tell whether a program refuses the present configs in the words of a refusal, or cannot be run."""
         files = {path: self._contents.get(path) for path in engine.files}
         command = engine.kind.describe_dry_run(engine, decode_configs(engine, files))
-        ran = self._run(program, command, start)
+        ran = self._run_program(program, command, start)
         return ran is None or ran.last_line == refusal.last_line
 
     def _find_moved_places(self, engine: EngineState, effect: EffectiveConfig) -> dict[str, str]:
@@ -185,7 +185,7 @@ class Trials:
             return self._host.resolve(whole)
         return whole
 
-    def _program(self, engine: EngineState) -> PurePosixPath | None:
+    def _find_program(self, engine: EngineState) -> PurePosixPath | None:
         """Return the program of an engine, if the name is usual: other programs have other words."""
         kind = engine.kind
         host = self._host
@@ -201,7 +201,9 @@ class Trials:
                 return path
         return None
 
-    def _run(self, program: PurePosixPath, command: DryRunCommand, start: Started | None) -> Ran | None:
+    def _run_program(
+        self, program: PurePosixPath, command: DryRunCommand, start: Started | None
+    ) -> Ran | None:
         """Put the texts into memory files, and run the program as its engine is started.
 
         None if the program cannot be run, does not end by itself, or would not find the texts.
@@ -330,7 +332,7 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
     names = ", ".join(map(str, changed))
     if engine.kind.reads_config_on_signal:
         return f"another process has just written {names}"
-    after = Trials(host, contents)(now, contents)
+    after = DryRuns(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:
         return ""  # CRI is off now, and was before
     reason = after.fatal
@@ -352,7 +354,7 @@ def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
         try:
             contents = contents_of(host, now.files)
             lacks = find_lacks(host, systemd.look_at_unit(host, engine.unit).start)
-            reason = Trials(host, contents)(now, contents).fatal or next(lacks, "")
+            reason = DryRuns(host, contents)(now, contents).fatal or next(lacks, "")
         except InstallerError as error:
             reason = error.problem
         if reason:
@@ -417,9 +419,9 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
         if next(_find_load_errors(host, engine, configs, later or started), None) is None:
             return Comparison(in_force=_is_always_in_force)
 
-    ask = Trials(host, contents)
+    dry_run = DryRuns(host, contents)
     asked = replace(engine, hook=None)  # its next start reads the configs of others, too
-    effect = ask(asked, contents)
+    effect = dry_run(asked, contents)
     # Saved texts do not count: they are from the install, and others have edited since.
     recorded = {each.path: None for each in record.configs}
     known = recorded | contents
@@ -427,13 +429,13 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     fatal = lack or effect.fatal
     if fatal:
         with suppress(InstallerError):  # a text of ours is not valid any more
-            before = ask(asked, files_without_us(engine, facts))
+            before = dry_run(asked, files_without_us(engine, facts))
             return Comparison(fatal, repairable=not (lack or before.fatal), remedy=effect.remedy)
         return Comparison(fatal, remedy=effect.remedy)
     if hook is not None:
         return _compare_hook(host, engine, effect)
 
-    inherited, refused = _inherited(row, engine, facts, ask)
+    inherited, refused = _inherited(row, engine, facts, dry_run)
     refused = refused or _find_overruling(row, engine)
     lacks = tuple(_lacking(row, effect, inherited))
 
@@ -464,7 +466,7 @@ def _find_move(
     move = next(find_moves(running), None)
     if move is not None:
         return refuse_move(running, move)
-    after = Trials(host, contents)(running, contents)
+    after = DryRuns(host, contents)(running, contents)
     return next(explain_moved_places(running, after), None)
 
 
@@ -526,11 +528,11 @@ def _in_force(engine: EngineState, effect: EffectiveConfig, edit: Edit) -> bool:
 
 
 def _inherited(
-    row: EngineRow, engine: EngineState, facts: Facts, ask: Ask
+    row: EngineRow, engine: EngineState, facts: Facts, dry_run: DryRun
 ) -> tuple[Mapping[str, Tree], InstallerError | None]:
     """Predict the settings of our runtimes in an engine's answer after an install, or return the error."""
     texts = files_without_us(engine, facts)
-    before = ask(engine, texts)
+    before = dry_run(engine, texts)
     entries = tuple(
         RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
     )

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from installer.engines.config_edits import (
     Texts,
     digest_of,
+    predict_from_texts,
     read_present,
-    texts_alone,
     toolkit_runtimes,
     tree_of,
     without_us,
@@ -412,7 +412,7 @@ def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[Run
 def _predict_start(engine: EngineState, file: File | None) -> EffectiveConfig | None:
     """Predict the settings in force after a start with a root file; None for an invalid text."""
     with suppress(InstallerError):  # reported where the file is read
-        return texts_alone(engine, {engine.config: file})
+        return predict_from_texts(engine, {engine.config: file})
     return None
 
 

@@ -15,7 +15,7 @@ from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
 from installer.engines import ENGINES
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import DryRuns
 from installer.errors import (
     OWNERS_ACTS,
     Exit,
@@ -75,8 +75,10 @@ def install(options: Options) -> Exit:
                     verb = "start"  # systemd cannot reload a unit that is not active
             uninstall.log_restarts(unproven, verb, "it has not read its config since the install")
         else:
-            trials = [ENGINES[row.name].describe_trial(options.runtime_name) for row in ledger.record.engines]
-            command = next(filter(None, trials), "toolkit-installer status")
+            commands = [
+                ENGINES[row.name].describe_gpu_test(options.runtime_name) for row in ledger.record.engines
+            ]
+            command = next(filter(None, commands), "toolkit-installer status")
             log.info("next step", command=command)
     return Exit.OK
 
@@ -307,9 +309,9 @@ def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0)
     """Return the plan of an install, or raise its first obstacle."""
     with _stale_withdrawn(host, options, ledger):
         facts = observe_install(host, options, ledger.record, patience_s)
-        trials = Trials(host, facts.contents)
-        plan = plan_install(facts, options, trials)
-        validation = Part("validation", notes=tuple(trials.unvalidated(plan.steps)))
+        dry_runs = DryRuns(host, facts.contents)
+        plan = plan_install(facts, options, dry_runs)
+        validation = Part("validation", notes=tuple(dry_runs.explain_unvalidated(plan.steps)))
         plan = replace(plan, parts=(*plan.parts, validation))
         try:
             refuse_obstacles(plan)

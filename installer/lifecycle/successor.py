@@ -21,7 +21,7 @@ from installer.change.ledger import read_record
 from installer.change.observe import observe_undo
 from installer.change.plan import plan_undo
 from installer.engines.containers import find_in_use, find_running_containers
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import DryRuns
 from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
 from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log
@@ -132,7 +132,7 @@ def rehearse(host: Host, options: Options) -> tuple[EngineState, ...]:
     with suppress(InstallerError), internal_errors():
         record = read_record(host, options.layout) or Record()
         facts = observe_undo(host, options, record, awaits_s=0.0)
-        plan_undo(facts, options, Trials(host, facts.contents))
+        plan_undo(facts, options, DryRuns(host, facts.contents))
         return facts.engines
     return ()
 

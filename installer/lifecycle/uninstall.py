@@ -25,7 +25,7 @@ from installer.engines import ENGINES
 from installer.engines.apis import api_of
 from installer.engines.ask import is_socket_activated
 from installer.engines.containers import find_in_use, find_running_containers
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import DryRuns
 from installer.engines.trial_containers import MARK
 from installer.errors import (
     Exit,
@@ -150,7 +150,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
             facts = observe_undo(host, options, ledger.record, awaits_s=0.0 if hurried else inf)
         if facts.containers.running and options.in_use is InUse.WAIT and options.thorough:
             facts = _await_containers(host, options, ledger, facts, until_s)
-        plan = plan_undo(facts, options, Trials(host, facts.contents))
+        plan = plan_undo(facts, options, DryRuns(host, facts.contents))
         for note in plan.notes:
             log.warning("undo note", note=note)
         if plan.obstacles:

@@ -628,7 +628,7 @@ class Engine(ABC):
         """Return the reload as a step of a plan, in the imperative."""
         return f"{self.reload_verb} {self.title}"
 
-    def describe_trial(self, _runtime: str) -> str:
+    def describe_gpu_test(self, _runtime: str) -> str:
         """Return a user's command that shows the GPUs in a container; "" for an engine without a client."""
         return ""
 

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Final
 
-from installer.engines.config_edits import Ask, texts_alone
+from installer.engines.config_edits import DryRun, predict_from_texts
 from installer.errors import InstallerError
 from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record
@@ -14,18 +14,17 @@ from installer.model.steps import Part
 ID: Final = "nri"
 
 
-def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
+def install(facts: Facts, options: Options, dry_run: DryRun = predict_from_texts) -> Part:
     """Plan the part of the plugin, with obstacles if every engine would start containers without devices.
 
-    An engine of unknown version gives the version to the plugin later. ``ask`` makes the dry run for the
+    An engine of unknown version gives the version to the plugin later. ``dry_run`` makes the dry run for the
     state of NRI in a config; after an install only the registration of the plugin counts.
     """
     if not options.serves_nri:
         return Part(ID)
-    dry_run = None if facts.record.nri else ask
     obstacles = []
     for engine in facts.engines:
-        problem = _explain_unusable(engine, dry_run)
+        problem = _explain_unusable(engine, None if facts.record.nri else dry_run)
         if problem is not None:
             obstacles.append(problem)
     if len(obstacles) < len(facts.engines):
@@ -36,7 +35,7 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
     return Part(ID, rows=rows, obstacles=tuple(obstacles))
 
 
-def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | None:
+def _explain_unusable(engine: EngineState, dry_run: DryRun | None) -> InstallerError | None:
     """Explain why an engine cannot serve the plugin; None if the engine can, or may."""
     nri_name = engine.kind.nri_name
     if not nri_name:
@@ -49,7 +48,7 @@ def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | 
     except InstallerError as error:
         return error
     with suppress(InstallerError):  # a config that is not understood: the registration will show
-        if ask is not None and ask(engine, {}).nri is False:
+        if dry_run is not None and dry_run(engine, {}).nri is False:
             problem = f"serve {engine.title} by NRI (its config has NRI switched off)"
             remedy = f"switch it on there, restart {engine.title}, or use another mode"
             return InstallerError(problem, remedy=remedy, code="nri-unusable")

@@ -164,7 +164,7 @@ def choose_runtimes(
     return tuple(row.runtimes.items())
 
 
-def _observe(  # noqa: PLR0913 - a trial has many sides
+def _observe(  # noqa: PLR0913 - a container has many sides
     host: Host, options: Options, record: Record, row: EngineRow, expected: Expectation, *, tools: Tools
 ) -> Observation:
     """Run a container on one of the engine's runtimes, and remove the container."""

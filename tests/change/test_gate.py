@@ -11,7 +11,7 @@ from installer.change.plan import Plan, plan_install, plan_undo
 from installer.change.references import find_last_references
 from installer.config_text import Syntax
 from installer.engines import ENGINES
-from installer.engines.config_edits import Texts, texts_alone
+from installer.engines.config_edits import Texts, predict_from_texts
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig, EngineState, Flags, Runtime, find_disturbances
 from installer.model.facts import Facts, Record
@@ -104,13 +104,13 @@ def check_kept(case: Case, facts: Facts, reason: str) -> Plan:
 
 
 def flips_the_driver(engine: EngineState, texts: Texts) -> EffectiveConfig:
-    said = texts_alone(engine, texts)
+    said = predict_from_texts(engine, texts)
     other = Runtime("", {"options": {"SystemdCgroup": "nvidia" not in said.handlers}})
     return replace(said, rest_digest="told", handlers={**said.handlers, "runc": other})
 
 
 def knows_nothing_of_us(engine: EngineState, texts: Texts) -> EffectiveConfig:
-    said = texts_alone(engine, texts)
+    said = predict_from_texts(engine, texts)
     others = {name: handler for name, handler in said.handlers.items() if name not in OURS}
     return replace(said, rest_digest="told", handlers=others)
 
@@ -135,7 +135,7 @@ def test_what_the_program_says_counts_more_than_a_doubt_of_the_texts() -> None:
     # As containerd 2.3.4 and 2.4.0-beta.0 were seen to: a file of schema 1, one without a version or with
     # ``root`` alone. 2.4 after the beta also takes imports that are newer than the root file; 2.3.4 does not start.
     def reads_schema_1(engine: EngineState, texts: Texts) -> EffectiveConfig:
-        return replace(texts_alone(engine, texts), rest_digest="told")
+        return replace(predict_from_texts(engine, texts), rest_digest="told")
 
     assert writes_of(plan_install(case.facts(), case.options, reads_schema_1))
 
@@ -376,10 +376,10 @@ def test_a_default_that_ours_define_is_healed_and_no_undo_breaks_it_again() -> N
     case = replace(DOCKER, text='{\n  "default-runtime": "nvidia",\n  "debug": true\n}\n')
     facts = case.facts()
 
-    plan = accepted(plan_install(facts, case.options, texts_alone))
+    plan = accepted(plan_install(facts, case.options, predict_from_texts))
 
     after = written(case.before, plan)
-    assert texts_alone(facts.engines[0], after).fatal == ""
-    back = plan_undo(undo_facts(case, after, final_of(plan)), case.options, texts_alone)
-    assert texts_alone(facts.engines[0], written(after, back)).fatal == ""
+    assert predict_from_texts(facts.engines[0], after).fatal == ""
+    back = plan_undo(undo_facts(case, after, final_of(plan)), case.options, predict_from_texts)
+    assert predict_from_texts(facts.engines[0], written(after, back)).fatal == ""
     assert [row.name for row in final_of(back).engines] == ["docker"]

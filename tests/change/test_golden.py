@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.change.plan import plan_install, plan_undo
 from installer.config_text.change import undo
 from installer.engines import ENGINES
-from installer.engines.config_edits import read_present, text_of, texts_alone
+from installer.engines.config_edits import predict_from_texts, read_present, text_of
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig
 from installer.model.facts import Container, ContainerFacts, Facts, Record
@@ -126,7 +126,7 @@ SECOND: list[Act] = [*FIRST, *LEFT, *((verb, False, RestartMode.AUTO) for verb i
 
 
 def _says(facts: Facts) -> EffectiveConfig:
-    return texts_alone(facts.engines[0], read_present(facts.engines[0], facts))
+    return predict_from_texts(facts.engines[0], read_present(facts.engines[0], facts))
 
 
 def _act(case: Case, node: Node, act: Act) -> tuple[Node, bool]:

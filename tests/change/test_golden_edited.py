@@ -9,7 +9,7 @@ from installer.change.plan import entries_for, plan_install, plan_undo
 from installer.config_text import WantedKey, same, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
-from installer.engines.config_edits import syntax_of, text_of, texts_alone, tree_of
+from installer.engines.config_edits import predict_from_texts, syntax_of, text_of, tree_of
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine import find_disturbances
@@ -88,7 +88,9 @@ def check_addition(case: Case, added: WantedKey) -> None:
     back = written(lived, plan_undo(facts, case.options))
     names = {entry.name for entry in entries_for(case.options)}
     (engine,) = case.facts(edited, first, {}).engines
-    assert [*find_disturbances(texts_alone(engine, edited), texts_alone(engine, back), names)] == []
+    assert [
+        *find_disturbances(predict_from_texts(engine, edited), predict_from_texts(engine, back), names)
+    ] == []
     assert back.keys() == pure.keys()
     for name, file in back.items():
         left, wanted = dict(tree_of(file, name)), dict(tree_of(pure[name], name))

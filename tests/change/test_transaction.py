@@ -13,7 +13,7 @@ from installer.change.observe import observe_install, observe_undo
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.change.transaction import Context, apply, apply_undo, carry_out, never_stop
 from installer.engines import ENGINES
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import DryRuns
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.model.engine import EffectiveConfig, RuntimeEntry
@@ -142,7 +142,7 @@ def test_an_undo_removes_what_it_can_write_and_names_the_config_that_it_cannot(
     apply(planned.context, planned.plan, never_stop)
     monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if path.name == "docker" else ())
     facts = observe_undo(planned.host, planned.options, planned.ledger.record)
-    plan = plan_undo(facts, planned.options, Trials(planned.host, facts.contents))
+    plan = plan_undo(facts, planned.options, DryRuns(planned.host, facts.contents))
 
     apply_undo(planned.context, plan, never_stop)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.change.plan import plan_rollback, plan_undo
 from installer.config_text import leaves
 from installer.engines import ENGINES
-from installer.engines.config_edits import Texts, texts_alone, tree_of
+from installer.engines.config_edits import Texts, predict_from_texts, tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import EffectiveConfig, EngineState
 from installer.model.facts import Container, ContainerFacts, Facts, Record
@@ -149,7 +149,7 @@ def check_refused_undo(case: Case) -> None:
 
 def test_an_undo_that_others_changes_forbid_names_the_flag_for_them_as_an_option() -> None:
     def ask(engine: EngineState, texts: Texts) -> EffectiveConfig:
-        return replace(texts_alone(engine, texts), told=True, rest_digest="said")
+        return replace(predict_from_texts(engine, texts), told=True, rest_digest="said")
 
     options = _auto(CONTAINERD.options)
     serving = served({"runc": "", "kata": "", **binaries_of(options)}, "runc")

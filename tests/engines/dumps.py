@@ -15,7 +15,7 @@ from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
 from installer.engines.config_files import with_readable_configs
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
-from installer.engines.dry_run import Trials, compare_configs
+from installer.engines.dry_run import DryRuns, compare_configs
 from installer.host.files import Host
 from installer.model.engine import EffectiveConfig, EngineState, find_disturbances
 from installer.model.facts import Facts, Record
@@ -60,7 +60,7 @@ class Node:
     def names_us(self) -> bool:
         return any(b"/usr/local/nvidia/toolkit" in content for content in self.files().values())
 
-    def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, Trials]:
+    def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, DryRuns]:
         bare = EngineState(
             ENGINES["containerd"], PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
             version=self.version, exe=PurePosixPath(self.program), stopped=True,  # nothing is started here
@@ -72,7 +72,7 @@ class Node:
             row.path: self.saved[row.original.digest] if row.original else None for row in self.held.configs
         }
         facts = Case("containerd", self.directory, {}).facts({}, self.held, saved)
-        return replace(facts, engines=(engine,), contents=contents), Trials(HOST, contents)
+        return replace(facts, engines=(engine,), contents=contents), DryRuns(HOST, contents)
 
     def carry_out(self, plan: Plan) -> None:
         """Write what a plan writes.
@@ -114,9 +114,9 @@ class Node:
         Raises:
             InstallerError: refused; nothing was written.
         """
-        facts, trials = self.facts(PurePosixPath(self.directory, drop_in) if drop_in else None)
+        facts, dry_runs = self.facts(PurePosixPath(self.directory, drop_in) if drop_in else None)
         options = Options(engines=("containerd",), set_as_default=default, restart_mode=RestartMode.NONE)
-        plan = plan_install(facts, options, trials)
+        plan = plan_install(facts, options, dry_runs)
         self.carry_out(plan)
         return plan
 
@@ -142,8 +142,8 @@ class Node:
 
     def uninstall(self) -> Plan:
         """Undo as with ``--restart-mode none``."""
-        facts, trials = self.facts(None)
-        plan = plan_undo(facts, Options(restart_mode=RestartMode.NONE), trials)
+        facts, dry_runs = self.facts(None)
+        plan = plan_undo(facts, Options(restart_mode=RestartMode.NONE), dry_runs)
         self.carry_out(plan)
         return plan
 

@@ -47,10 +47,10 @@ def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_
     node = a_node(
         containerd, tmp_path, f'version = 2\nimports = ["@/absent.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n'
     )
-    facts, trials = node.facts(None)
+    facts, dry_runs = node.facts(None)
     dumped = node.truth()
 
-    told = trials(facts.engines[0], facts.contents)
+    told = dry_runs(facts.engines[0], facts.contents)
 
     assert told.broken
     assert bool(dumped.broken) == (containerd[1] < (2,)), "2.x prints its defaults"

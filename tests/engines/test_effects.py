@@ -141,8 +141,8 @@ def live(rng: Rng, node: Node) -> bool:
     """Install, let others act, undo, after each ask the real containerd; tell whether the install was not refused."""
     untouched, before = node.files(), node.truth()
     drop_in = "etc/conf.d/99-nvidia.toml" if rng.random() < 0.3 else ""
-    facts, trials = node.facts(PurePosixPath(node.directory, drop_in) if drop_in else None)
-    told = trials(facts.engines[0], facts.contents)
+    facts, dry_runs = node.facts(PurePosixPath(node.directory, drop_in) if drop_in else None)
+    told = dry_runs(facts.engines[0], facts.contents)
     assert (told.handlers, told.rest_digest, bool(told.broken)) == (
         before.handlers,
         before.rest_digest,

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, config_files
-from installer.engines.config_edits import texts_alone, tree_of
-from installer.engines.dry_run import Trials
+from installer.engines.config_edits import predict_from_texts, tree_of
+from installer.engines.dry_run import DryRuns
 from installer.engines.k0s import DIRECTORY, MERGED
 from installer.host.files import Host
 from installer.model.engine import EffectiveConfig, EngineState, SeenStart, Started
@@ -28,7 +28,7 @@ def read(root: Path, bare: EngineState) -> tuple[EngineState, str]:
     """Return an engine with what it reads on the node ``root``, and why it would not start with it."""
     host = Host.under(PurePosixPath(root))
     engine = config_files.with_configs(host, bare)
-    return engine, Trials(host, config_files.contents_of(host, engine.files))(engine, {}).broken
+    return engine, DryRuns(host, config_files.contents_of(host, engine.files))(engine, {}).broken
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_an_import_that_is_a_link_to_a_file_is_fatal_without_that_file_only(root
     assert (IMPORTED in facts.files, broken) == (True, "")
     texts = config_files.contents_of(Host.under(PurePosixPath(root)), facts.files)
     assert tree_of(texts[IMPORTED], IMPORTED) == {"oom_score": -901}
-    assert str(IMPORTED) in texts_alone(facts, {**texts, IMPORTED: None}).broken
+    assert str(IMPORTED) in predict_from_texts(facts, {**texts, IMPORTED: None}).broken
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES, config_files
 from installer.engines.crio.printed import read_changed
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import DryRuns
 from installer.host.files import Host
 from installer.model.engine import EffectiveConfig, EngineState, Started
 from tests.support.files import put
@@ -79,7 +79,7 @@ def find_broken(root: Path, case: dict[str, Any]) -> str:
     engine = config_files.with_configs(host, engine)
     contents = config_files.contents_of(host, engine.files)
     # The program is not asked: that it says no itself is another test's subject.
-    return Trials(host, contents)(replace(engine, exe=PurePosixPath("/usr/bin/none")), {}).broken
+    return DryRuns(host, contents)(replace(engine, exe=PurePosixPath("/usr/bin/none")), {}).broken
 
 
 def test_crio_is_asked_with_all_its_drop_ins_where_ours_is_in_a_subdirectory(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_crio_is_asked_with_all_its_drop_ins_where_ours_is_in_a_subdirectory(tmp
     host = Host.under(PurePosixPath("/"))
     engine = config_files.with_configs(host, engine)
 
-    broken = Trials(host, config_files.contents_of(host, engine.files))(engine, {}).broken
+    broken = DryRuns(host, config_files.contents_of(host, engine.files))(engine, {}).broken
 
     assert [path.relative_to(directory) for path in map(PurePosixPath, engine.files[1:])] == [
         PurePosixPath("10-crio.conf"),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.config_edits import digest_of
 from installer.engines.crio.config import read_effective
-from installer.engines.dry_run import Trials, compare_configs, find_refusals, refuse_changed
+from installer.engines.dry_run import DryRuns, compare_configs, find_refusals, refuse_changed
 from installer.engines.next_start import explain_losses, explain_moved_places
 from installer.errors import NotBegunError
 from installer.host.files import Host
@@ -56,7 +56,7 @@ class Engine:
     def ask(
         self,
         texts: Mapping[PurePosixPath, str] | str,
-        trials: Trials | None = None,
+        dry_runs: DryRuns | None = None,
         flags: tuple[str, ...] = (),
     ) -> EffectiveConfig:
         """Return what the engine would have in force with ``texts``; of the root file alone if it is one."""
@@ -65,7 +65,7 @@ class Engine:
         state = replace(usual, files=tuple(named), exe=PurePosixPath(self.program))
         if flags:
             state = replace(state, started=Started(flags))
-        return (trials or Trials(HOST, {}))(
+        return (dry_runs or DryRuns(HOST, {}))(
             state, {path: File(text.encode()) for path, text in named.items()}
         )
 
@@ -86,10 +86,10 @@ SAYS_DUMP = f"cat <<'END'\n{DUMP}END"
 
 
 def test_containerd_says_once_what_is_in_force_and_reads_it_from_no_disk(tmp_path: Path) -> None:
-    engine, trials = Engine(tmp_path, "containerd", SAYS_DUMP), Trials(HOST, {})
+    engine, dry_runs = Engine(tmp_path, "containerd", SAYS_DUMP), DryRuns(HOST, {})
     Path(engine.config).write_text("version = 2\n")
 
-    effect = engine.ask("version = 2 # new\n", trials)
+    effect = engine.ask("version = 2 # new\n", dry_runs)
 
     tables = {name: each.table for name, each in effect.handlers.items()}
     assert (tables, effect.default) == ({"runc": {"options": {"SystemdCgroup": True}}}, "runc")
@@ -97,9 +97,9 @@ def test_containerd_says_once_what_is_in_force_and_reads_it_from_no_disk(tmp_pat
     assert re.fullmatch(r"--config /proc/self/fd/\d+ config dump\n", engine.seen("words"))
     assert Path(engine.config).read_text() == "version = 2\n"
     assert engine.names() == ["config.toml"]
-    assert engine.ask("version = 2 # new\n", trials) == effect
+    assert engine.ask("version = 2 # new\n", dry_runs) == effect
     assert engine.seen("times") == "asked\n"
-    engine.ask("version = 2 # other\n", trials)
+    engine.ask("version = 2 # other\n", dry_runs)
     assert engine.seen("times") == "asked\nasked\n"
 
 
@@ -171,7 +171,7 @@ def test_crio_tells_by_its_next_start_which_places_move_and_a_link_to_one_is_no_
     later = Started(("--log", "info"), {"B": "sock"})
     state = replace(state, exe=PurePosixPath(engine.program), started=start, next_start=later)
 
-    moves = [error.problem for error in explain_moved_places(state, Trials(HOST, {})(state, {}))]
+    moves = [error.problem for error in explain_moved_places(state, DryRuns(HOST, {})(state, {}))]
 
     assert engine.seen("words").endswith("/texts --log info config\n")
     runs = f"and it runs with {serving.places.get(place)}"
@@ -200,7 +200,7 @@ def test_no_restart_gives_crio_another_storage_driver(
     state = replace(EngineState.usual(engine.kind), serving=read_effective(answer))
     state = replace(state, exe=PurePosixPath(engine.program))
 
-    after = Trials(HOST, {})(state, {})
+    after = DryRuns(HOST, {})(state, {})
     losses = [*explain_losses(state, after, (), accepts_pending=accepts_pending)]
 
     assert [error.code for error in losses] == ["pending-by-others"] * bool(words)
@@ -217,7 +217,7 @@ def test_what_a_program_refuses_is_broken_unless_it_refuses_the_present_config_t
     end = refuses.format(config=tmp_path / "config")
     engine = Engine(tmp_path, "docker", f"{end} echo bad >&2; exit 1")
 
-    said = engine.ask('{"new": 1}', Trials(HOST, {engine.config: File(b"{}")})).broken
+    said = engine.ask('{"new": 1}', DryRuns(HOST, {engine.config: File(b"{}")})).broken
 
     assert said == (f"{engine.program}: {broken}" if broken else "")
     assert broken or engine.seen("config") == "{}"
@@ -254,38 +254,38 @@ def _ends_with(words: str, code: int = 2) -> str:
 )
 def test_a_dry_run_that_was_cut_short_is_no_refusal_of_a_config(tmp_path: Path, end: str) -> None:
     engine = Engine(tmp_path, "containerd", end)
-    trials = Trials(HOST, {engine.config: File(b"version = 2\n")})
+    dry_runs = DryRuns(HOST, {engine.config: File(b"version = 2\n")})
 
-    effect = engine.ask("version = 2 # new\n", trials)
+    effect = engine.ask("version = 2 # new\n", dry_runs)
 
     assert (effect.broken, effect.told) == ("", False)
     write = WriteConfig("containerd", engine.config, None, File(b""))
     reason = f"the config of containerd is not validated: {engine.program} cannot tell here"
-    assert [*trials.unvalidated([write])] == [reason]
+    assert [*dry_runs.explain_unvalidated([write])] == [reason]
     asked = engine.seen("times")
-    engine.ask("version = 2 # other\n", trials)
+    engine.ask("version = 2 # other\n", dry_runs)
     assert engine.seen("times") == asked  # the answers about two texts could not be compared
 
 
 def test_a_panic_that_only_a_new_config_brings_about_is_its_refusal(tmp_path: Path) -> None:
     end = f"grep -q new {tmp_path}/config || exit 0\n{_ends_with(PANIC + TRACE)}"
     engine = Engine(tmp_path, "containerd", end)
-    trials = Trials(HOST, {engine.config: File(b"version = 2\n")})
+    dry_runs = DryRuns(HOST, {engine.config: File(b"version = 2\n")})
 
-    assert engine.ask("version = 2 # new\n", trials).broken == f"{engine.program}: {PANIC.strip()}"
+    assert engine.ask("version = 2 # new\n", dry_runs).broken == f"{engine.program}: {PANIC.strip()}"
 
 
 def test_a_program_that_finds_no_text_by_an_empty_proc_is_not_asked(tmp_path: Path) -> None:
     put(tmp_path, {"usr/bin/containerd": SCRIPT.format(seen="/", end="exit 1")}, 0o755)
     (tmp_path / "proc").mkdir()
     usual = EngineState.usual(ENGINES["containerd"])
-    trials = Trials(Host.under(PurePosixPath(tmp_path)), {})
+    dry_runs = DryRuns(Host.under(PurePosixPath(tmp_path)), {})
 
-    effect = trials(usual, {usual.config: File(b"version = 2\n")})
+    effect = dry_runs(usual, {usual.config: File(b"version = 2\n")})
 
     assert (effect.broken, effect.default) == ("", "runc")
     reason = "the config of containerd is not validated: /usr/bin/containerd cannot tell here"
-    assert [*trials.unvalidated([WriteConfig("containerd", usual.config, None, None)])] == [reason]
+    assert [*dry_runs.explain_unvalidated([WriteConfig("containerd", usual.config, None, None)])] == [reason]
 
 
 def test_a_program_of_another_name_is_not_run_for_it_may_parse_arguments_differently(tmp_path: Path) -> None:

@@ -113,6 +113,6 @@ class Docker(Engine):
         """Find the errors by which dockerd ends at a reload, though ``--validate`` accepts the texts."""
         return load.find_load_errors(given)
 
-    def describe_trial(self, runtime: str) -> str:
+    def describe_gpu_test(self, runtime: str) -> str:
         """Describe the ``docker run`` that shows the GPUs in a container."""
         return f"docker run --rm --runtime={runtime} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"

@@ -20,7 +20,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import DryRuns
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
 from installer.engines.startup import find_lacks, find_moves, path_of, value_of
 from installer.engines.templates import find_template_flaw
@@ -631,7 +631,7 @@ def _examine(host: Host, options: Options, kind: Engine) -> model.EngineExam | N
     on_disk: EffectiveConfig | None = None
     with suppress(InstallerError):
         if not kind.built_in_runtime and not engine.other_engine_reason:
-            on_disk = Trials(host, contents)(engine, {})
+            on_disk = DryRuns(host, contents)(engine, {})
 
     start_problem = ""
     try:
