@@ -25,7 +25,7 @@ from installer.change.restart import UNREAD, When, decide_for_rollback, explain_
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours, make_request
 from installer.engines import next_start
 from installer.engines.config_edits import DryRun, digest_of, read_present, without_us
-from installer.engines.reloading import plan_reload, postpone
+from installer.engines.reload_plan import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
 from installer.model.engine import EffectiveConfig, EngineState, SeenStart
 from installer.model.facts import ConfigRow, EngineRow, Facts, Record

@@ -36,7 +36,7 @@ from installer.engines.containers import (
 )
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import drop_unused, explain_absence, find_engines, observe_row
-from installer.engines.restart import with_creating
+from installer.engines.reload import with_creating
 from installer.engines.startup import flags_of, path_of, unit_obstacles, value_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs

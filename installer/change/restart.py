@@ -20,7 +20,7 @@ from installer.change.references import is_removed
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
 from installer.engines import next_start
 from installer.engines.config_edits import is_hook, read_present
-from installer.engines.reloading import serves_as_before
+from installer.engines.reload_plan import serves_as_before
 from installer.errors import InstallerError, Remedy
 from installer.model.engine import EffectiveConfig, EngineState, Extras
 from installer.model.options import RestartMode

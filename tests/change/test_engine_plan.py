@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
-from installer.engines.restart import with_creating
+from installer.engines.reload import with_creating
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.lifecycle.drift import Drifted, find_refusal

@@ -48,7 +48,7 @@ import subprocess
 from pathlib import Path, PurePosixPath
 from installer.engines import ENGINES
 from installer.engines.ask import ask
-from installer.engines.restart import reload
+from installer.engines.reload import reload
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
 from installer.model.engine import EngineState

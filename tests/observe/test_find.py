@@ -13,7 +13,7 @@ from installer.change.observe import find_moved
 from installer.engines import ENGINES, observe
 from installer.engines.ask import ask
 from installer.engines.containers import find_in_use
-from installer.engines.restart import limit_s
+from installer.engines.reload import limit_s
 from installer.engines.trial_containers import MARK, Tools
 from installer.errors import InstallerError
 from installer.host.files import Host

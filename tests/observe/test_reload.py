@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.restart import reload
+from installer.engines.reload import reload
 from installer.errors import InstallerError, NotYetError, StoppedError
 from installer.host.unit_jobs import Patience
 from installer.model.engine import Runtime, RuntimeEntry

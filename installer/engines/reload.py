@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from installer.engines.apis import api_of
 from installer.engines.ask import ASK_S, ask
 from installer.engines.config_files import write_config
-from installer.engines.reloading import postpone, serves_as_before
+from installer.engines.reload_plan import postpone, serves_as_before
 from installer.engines.startup import unit_obstacle, without_unit
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, systemd, unit_jobs

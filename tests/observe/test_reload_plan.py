@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from installer.change import restart, rows, step_reasons
 from installer.config_text import Tree
-from installer.engines import ENGINES, next_start, reloading
+from installer.engines import ENGINES, next_start, reload_plan
 from installer.engines.config_edits import digest_of
 from installer.model.engine import (
     EffectiveConfig,
@@ -73,7 +73,7 @@ def test_all_writes_of_a_file_of_dockers_come_before_its_one_reload() -> None:
     ]
     reload = Reload(ENGINES["docker"], ())
 
-    steps = reloading.plan_reload(
+    steps = reload_plan.plan_reload(
         writes, reload, EffectiveConfig({"runc": Runtime()}, "runc"), engine("docker", None)
     )
 
