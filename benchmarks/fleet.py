@@ -13,7 +13,7 @@ from statistics import mean
 from typing import Final
 
 from benchmarks.rows import Row
-from installer.fleet.turns import (
+from installer.fleet.turn_rules import (
     Hold,
     Node,
     Now,

@@ -14,7 +14,7 @@ from installer.errors import UsageError
 from installer.host.inodes import resolve_local
 from installer.model.files import ROOT, RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
-from installer.model.options import AUTO, Listen, Mode, Options, Places, ToolkitConfig, Turns
+from installer.model.options import AUTO, Listen, Mode, Options, Places, ToolkitConfig, TurnOptions
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 SHOW_SECRETS: Final = f"{PREFIX}SHOW_SECRETS"
@@ -248,7 +248,7 @@ def _nri(
     return Nri(socket, identity, allowed, beside=values["nri"])
 
 
-def make_turns(values: Mapping[str, Any]) -> Turns:
+def make_turns(values: Mapping[str, Any]) -> TurnOptions:
     """Build the options of restarts by turns; the values are by ``Flag.field``.
 
     Raises:
@@ -256,14 +256,14 @@ def make_turns(values: Mapping[str, Any]) -> Turns:
     """
     canary = values["canary"]
     if canary:
-        from installer.fleet.turns import split_selector
+        from installer.fleet.turn_rules import split_selector
 
         try:
             tuple(split_selector(canary))
         except ValueError as error:
             remedy = "give labels such as gpu-pool=canary"
             raise UsageError(f"use {canary!r} as --canary ({error})", remedy=remedy) from error
-    return Turns(
+    return TurnOptions(
         release=values["release"],
         at_most=_count("--max-restarting", values["max_restarting"]),
         stop_after=_count("--stop-after", values["stop_after"]),

@@ -34,7 +34,7 @@ from installer.model.options import (
     RestartMode,
     RunRequest,
     ToolkitConfig,
-    Turns,
+    TurnOptions,
 )
 
 DEB_LIKE: Final = frozenset({"debian", "ubuntu"})
@@ -307,7 +307,7 @@ def _nri(line: CommandLine, view: _View) -> Nri:
     return Nri(socket, identity, allowed, beside=True)
 
 
-def _turns(line: CommandLine) -> Turns:
+def _turns(line: CommandLine) -> TurnOptions:
     """Build the options of restarts by turns."""
     fields = ("release", "max_restarting", "stop_after", "canary", "soak")
     return make_turns({field: line[field.replace("_", "-")] for field in fields})

@@ -17,7 +17,7 @@ from installer.config_text import value_at
 from installer.errors import InstallerError
 from installer.fleet import leases
 from installer.fleet.run_again import Missing
-from installer.fleet.turns import Node, Settings, Turn, drop_failure, name_settings
+from installer.fleet.turn_rules import Node, Settings, Turn, drop_failure, name_settings
 from installer.host.kubernetes import (
     Api,
     ConflictError,

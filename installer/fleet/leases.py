@@ -12,7 +12,7 @@ from msgspec import MsgspecError, Struct, convert, json
 
 from installer.config_text import value_at
 from installer.errors import InstallerError
-from installer.fleet.turns import Failure, Proven, Settings, Turn, name_settings, split_selector
+from installer.fleet.turn_rules import Failure, Proven, Settings, Turn, name_settings, split_selector
 
 PREFIX: Final = "node-toolkit-installer/"
 RELEASE: Final = f"{PREFIX}release"  # the label of all Leases of a release

@@ -39,7 +39,7 @@ from installer.lifecycle.last_check import (
     read_check,
     read_check_of_boot,
 )
-from installer.lifecycle.turns import Turns, TurnWaitError
+from installer.lifecycle.node_turns import NodeTurns, TurnWaitError
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EngineState, RuntimeEntry
@@ -78,7 +78,7 @@ class Work(Struct, frozen=True):
     ledger: Ledger
     plan: Callable[[], Plan]
     carry_out: Callable[[Plan], None]
-    turns: Turns
+    turns: NodeTurns
 
 
 class Baseline(Enum):

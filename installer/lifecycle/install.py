@@ -42,7 +42,7 @@ from installer.lifecycle.check import (
 )
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
-from installer.lifecycle.turns import TurnWaitError, open_turns
+from installer.lifecycle.node_turns import TurnWaitError, open_turns
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
 from installer.model.files import File, Meta, dumps

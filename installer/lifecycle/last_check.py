@@ -91,14 +91,14 @@ class Pace(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TurnState(Struct, frozen=True, forbid_unknown_fields=True):
-    """What this node knows of turns (``fleet.turns``) from one try to the next.
+    """What this node knows of turns (``fleet.turn_rules``) from one try to the next.
 
     Attributes:
         cause: Why the node waits for a turn, a name of ``Cause``; "" if the node does not wait.
         reason: The same in words.
         next_try_s: The time of the next try, by ``time.monotonic``.
         told: What was logged of that.
-        sightings: When this node saw the turns of others, as ``fleet.turns.Sighting``.
+        sightings: When this node saw the turns of others, as ``fleet.turn_rules.Sighting``.
         is_new: The node had the startup taint at the last look; None if it was not looked at.
         proven: The turn whose restart was proven, as the ledger has its ``asked``.
         proven_s: The time of that proof, by ``time.monotonic``.

@@ -41,7 +41,7 @@ from installer.host.files import Host, read_json_of_root
 from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
-from installer.lifecycle.turns import give_back_after_undo, open_turns
+from installer.lifecycle.node_turns import give_back_after_undo, open_turns
 from installer.metrics import snapshot as metrics
 from installer.model.facts import EngineRow, Facts, names_of
 from installer.model.files import File, Layout, Meta, dumps

@@ -115,7 +115,7 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TurnRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A turn that this node has asked for, and may hold (``fleet.turns``)."""
+    """A turn that this node has asked for, and may hold (``fleet.turn_rules``)."""
 
     release: str
     node: str

@@ -135,7 +135,7 @@ class Cdi(Struct, frozen=True):
         return self.directory / f"{self.kind.replace('/', '-')}.yaml"
 
 
-class Turns(Struct, frozen=True):
+class TurnOptions(Struct, frozen=True):
     """Restarts of engines by turns among the nodes of a release.
 
     Limits and canary stand in a Lease, which the owner may change at any time. The fields of this class make
@@ -209,7 +209,7 @@ class Options(Struct, frozen=True):
     nfd_features: PurePosixPath | None = None  # for Node Feature Discovery
     metrics_listen: Listen | None = None  # the place where a waiting ``run`` serves metrics
     nri: Nri = field(default_factory=Nri)
-    turns: Turns = field(default_factory=Turns)
+    turns: TurnOptions = field(default_factory=TurnOptions)
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):
@@ -312,7 +312,7 @@ class Options(Struct, frozen=True):
             metrics_textfile=None,
             nfd_features=None,
             metrics_listen=None,
-            turns=Turns(),
+            turns=TurnOptions(),
         )
 
     @property

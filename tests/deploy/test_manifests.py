@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from installer.fleet import leases
-from installer.fleet.turns import Settings, name_settings, name_turn
+from installer.fleet.turn_rules import Settings, name_settings, name_turn
 from tests.deploy.helm import NAMESPACE, RELEASE
 from tests.deploy.rendered import (
     KUSTOMIZE,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.errors import InstallerError
 from installer.fleet import client, leases
 from installer.fleet.run_again import Keep, Missing, Undo, will_run_again
-from installer.fleet.turns import Failure, Node, Proven, Settings, Turn, add_failure, add_proven
+from installer.fleet.turn_rules import Failure, Node, Proven, Settings, Turn, add_failure, add_proven
 from installer.host.kubernetes import (
     Api,
     BusyError,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from installer.fleet.turns import Free, Hold, Node, Settings, Take, Turn
+from installer.fleet.turn_rules import Free, Hold, Node, Settings, Take, Turn
 from tests.fleet.world import At, Begin, Member, World
 
 NODES = 6

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from installer.fleet.turns import (
+from installer.fleet.turn_rules import (
     Failure,
     Forget,
     Free,

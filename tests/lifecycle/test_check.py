@@ -19,7 +19,7 @@ from installer.host.files import Host
 from installer.lifecycle import check, readiness
 from installer.lifecycle.drift import UNMADE_S
 from installer.lifecycle.last_check import EngineCheck, LastCheck, Problem, read_check
-from installer.lifecycle.turns import open_turns
+from installer.lifecycle.node_turns import open_turns
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EffectiveConfig, EngineState, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow

@@ -15,18 +15,18 @@ from installer.engines import ENGINES, dry_run
 from installer.engines.dependencies import Dependencies
 from installer.errors import InstallerError, NotYetError, UsageError
 from installer.fleet import client, leases
-from installer.fleet.turns import TRY_S, Failure, Node, Proven
+from installer.fleet.turn_rules import TRY_S, Failure, Node, Proven
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.kubernetes import Api, Reply
-from installer.lifecycle import check, fleet_turns, handover, readiness, uninstall
-from installer.lifecycle.fleet_turns import LONGEST_TRY_S, STARTUP_TAINT, FleetTurns
+from installer.lifecycle import check, handover, readiness, release_turns, uninstall
 from installer.lifecycle.last_check import LastCheck, read_check
-from installer.lifecycle.turns import open_turns
+from installer.lifecycle.node_turns import open_turns
+from installer.lifecycle.release_turns import LONGEST_TRY_S, STARTUP_TAINT, ReleaseTurns
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EffectiveConfig, EngineState
 from installer.model.facts import EngineRow, Record, ToolkitRow, TurnRow
-from installer.model.options import Drift, OnExit, Options, Turns
+from installer.model.options import Drift, OnExit, Options, TurnOptions
 from installer.model.steps import Part, Reload, for_reason
 from installer.supervisor import HANDED_OVER
 from installer.watch import Watch
@@ -79,7 +79,7 @@ class Member:
         for place in ("driver", "run/nvidia/toolkit", "prom"):
             (root / place).mkdir(parents=True)
         self.host = Host.under(PurePosixPath(root))
-        turns = Turns("gpu", soak_s=soak_s, **settings)
+        turns = TurnOptions("gpu", soak_s=soak_s, **settings)
         self.options = Options(
             host_root=PurePosixPath(root),
             driver_root="/driver",
@@ -125,7 +125,7 @@ class Member:
                 self.restarts += 1
                 self.needs_restart = False
 
-        turns = FleetTurns(self.host, self.options, ledger, self.api)
+        turns = ReleaseTurns(self.host, self.options, ledger, self.api)
         return check.Work(self.host, self.options, ledger, lambda: self.plan(ledger), carry_out, turns)
 
     def check(self, *, asked: bool = True) -> Watch:
@@ -255,9 +255,9 @@ def test_a_node_whose_engine_is_down_needs_no_turn_and_one_that_only_is_silent_d
         *((replace(silent, **{why: True}), False) for why in ("stopped", "failed", "crashing")),
     ]:
         of = replace(plan, engines={"containerd": engine})
-        assert bool(fleet_turns.find_restarts(of, INSTALLED)) is needs
-    assert not fleet_turns.find_restarts(plan, replace(INSTALLED, finished=False)), "it was begun"
-    assert fleet_turns.find_restarts(plan, Record()), "a first install"
+        assert bool(release_turns.find_restarts(of, INSTALLED)) is needs
+    assert not release_turns.find_restarts(plan, replace(INSTALLED, finished=False)), "it was begun"
+    assert release_turns.find_restarts(plan, Record()), "a first install"
 
 
 def test_of_two_nodes_that_race_one_restarts_and_the_other_waits_and_stays_ready(
@@ -419,11 +419,11 @@ def test_the_others_wait_for_a_canary_of_the_same_revision(a: Member, b: Member,
 
 
 def test_a_revision_is_of_program_payload_and_options_but_not_of_a_node(a: Member, b: Member) -> None:
-    revision = fleet_turns.find_revision(a.options, "v1")
+    revision = release_turns.find_revision(a.options, "v1")
 
-    assert fleet_turns.find_revision(b.options, "v1") == revision
-    assert fleet_turns.find_revision(a.options, "v2") != revision
-    assert fleet_turns.find_revision(replace(a.options, set_as_default=True), "v1") != revision
+    assert release_turns.find_revision(b.options, "v1") == revision
+    assert release_turns.find_revision(a.options, "v2") != revision
+    assert release_turns.find_revision(replace(a.options, set_as_default=True), "v1") != revision
 
 
 def tainted(name: str) -> dict[str, Any]:
@@ -504,7 +504,7 @@ def test_a_turn_is_given_back_when_the_engine_has_served_for_the_soak(
     assert 28 < watch.due_s <= 30
     assert "toolkit_installer_turn_held 1.0" in a.told
 
-    monkeypatch.setattr(fleet_turns, "monotonic", lambda: monotonic() + 30)
+    monkeypatch.setattr(release_turns, "monotonic", lambda: monotonic() + 30)
     a.check()
 
     assert (a.restarts, a.asks, turns(api)) == (1, False, {ONE: ""})
@@ -553,7 +553,7 @@ def test_a_child_that_is_killed_is_settled_by_the_next(a: Member, api: Api, kill
 
     assert (a.restarts, a.ready, a.asks, turns(api)) == (1, True, False, {ONE: ""})
     (proven,) = client.look(api, "gpu").settings.proven
-    assert proven == Proven(fleet_turns.find_revision(a.options, "v1"), "containerd 2")
+    assert proven == Proven(release_turns.find_revision(a.options, "v1"), "containerd 2")
 
 
 def test_a_turn_of_a_release_that_run_has_no_more_is_left(a: Member, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,7 +561,7 @@ def test_a_turn_of_a_release_that_run_has_no_more_is_left(a: Member, monkeypatch
     monkeypatch.setattr(log, "write", lambda _, event, __: events.append(event))
     a.dies(1, after=True)
     with a.ledger() as ledger:
-        off = open_turns(a.host, replace(a.options, turns=Turns()), ledger)
+        off = open_turns(a.host, replace(a.options, turns=TurnOptions()), ledger)
         assert off.settle() == 0
 
     assert not a.asks
@@ -675,15 +675,15 @@ def test_a_missing_lease_of_the_settings_is_made_from_the_flags(
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError, match="--on-exit undo"):
-        Options(turns=Turns("gpu"), node_name="a")
+        Options(turns=TurnOptions("gpu"), node_name="a")
     for wrong in ({"release": "GPU"}, {"release": "gpu", "soak_s": -1}, {"at_most": 1}, {"canary": "a=b"}):
         with pytest.raises(UsageError):
-            Turns(**wrong)
+            TurnOptions(**wrong)
 
 
 def test_a_look_of_the_metrics_tells_of_no_turn_without_a_release(a: Member) -> None:
     with a.ledger() as ledger:
-        off = replace(a.options, turns=Turns())
+        off = replace(a.options, turns=TurnOptions())
         metrics.publish_pending(a.host, off, ledger)
 
     assert "\ntoolkit_installer_turn_held " not in a.told
@@ -699,7 +699,7 @@ def test_both_command_lines_take_the_same_settings() -> None:
     values = {name.lower(): value for name, value in SET.items()}
     ours = flags.options_from(flags.DEFAULTS | values | {"on_exit": "keep"}, frozenset())
 
-    assert theirs.turns == ours.turns == Turns("gpu", 2, 3, "pool=canary", 5)
+    assert theirs.turns == ours.turns == TurnOptions("gpu", 2, 3, "pool=canary", 5)
     with pytest.raises(UsageError, match="--on-exit undo"):
         nvidia.options_from(nvidia_flags.read([], environment))
 

@@ -1,7 +1,7 @@
 """The turns of a release: taken before a plan restarts an engine, given back after the proof.
 
-``fleet/turns.py`` decides. Here are the facts for its decisions, and the acts that follow from them. What
-this node has asked for is in the ledger before the API is asked: the next start or check settles the turn.
+``fleet/turn_rules.py`` decides. Here are the facts for its decisions, and the acts that follow from them. A
+request for a turn is in the ledger before the API is asked: the next start or check settles the turn.
 """
 
 import random
@@ -19,7 +19,7 @@ from installer.errors import InstallerError
 from installer.fleet import client
 from installer.fleet.client import NoSettingsError, Seen
 from installer.fleet.own_pod import find_own_node
-from installer.fleet.turns import (
+from installer.fleet.turn_rules import (
     SEEN_AGAIN_S,
     TRY_S,
     Away,
@@ -54,13 +54,12 @@ from installer.host.files import Host
 from installer.host.kubernetes import Api, UnreachableError
 from installer.host.own_version import own_version
 from installer.lifecycle.last_check import read_check_of_boot
+from installer.lifecycle.node_turns import NodeTurns, TurnWaitError, is_begun
 from installer.lifecycle.readiness import stamp
-from installer.lifecycle.turns import Turns, TurnWaitError, is_begun
 from installer.model.engine import EngineState
 from installer.model.facts import Record, TurnRow
 from installer.model.files import ROOT
-from installer.model.options import Options
-from installer.model.options import Turns as TurnOptions
+from installer.model.options import Options, TurnOptions
 from installer.model.steps import WriteConfig
 
 LONGEST_TRY_S: Final = 90.0  # between two tries; the shortest is TRY_S
@@ -98,7 +97,7 @@ def find_revision(options: Options, payload: str) -> str:
     return sha256(words.encode()).hexdigest()[:16]
 
 
-class FleetTurns(Turns):
+class ReleaseTurns(NodeTurns):
     """The turns of one node while one child of ``run`` is at work."""
 
     def __init__(self, host: Host, options: Options, ledger: Ledger, api: Api | None = None) -> None:
@@ -116,7 +115,7 @@ class FleetTurns(Turns):
         return self._given_api or Api.of_this_pod()
 
     def admit(self, plan: Plan, replan: Callable[[], Plan], *, asked: bool = False) -> Plan:
-        """Return a plan that may be carried out now, see ``Turns.admit``."""
+        """Return a plan that may be carried out now, see ``NodeTurns.admit``."""
         engines = find_restarts(plan, self.ledger.record)
         if not engines:
             self._end_wait()
@@ -274,7 +273,7 @@ class FleetTurns(Turns):
             self.state = replace(self.state, proven=row.asked, proven_s=monotonic())
 
     def settle(self, failure: str = "") -> float:
-        """Settle the turn in the ledger, see ``Turns.settle``."""
+        """Settle the turn in the ledger, see ``NodeTurns.settle``."""
         row = self.ledger.record.turn
         if row is None or row.release != self._settings.release:
             return super().settle(failure)
@@ -340,7 +339,7 @@ class FleetTurns(Turns):
             client.change_settings(api, seen.settings.release, lambda settings: add_proven(settings, node))
 
     def give_back(self, row: TurnRow | None = None, *, at_stop: bool = False) -> None:
-        """Give the turn back at once, see ``Turns.give_back``."""
+        """Give the turn back at once, see ``NodeTurns.give_back``."""
         is_undone = row is not None
         row = row or self.ledger.record.turn
         if row is None:

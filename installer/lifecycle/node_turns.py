@@ -1,6 +1,6 @@
-"""Turns of this node, as installs, checks and stops see them; without a release there are none.
+"""Turns of this node, as installs, checks and stops see them; a node without a release has none.
 
-``fleet_turns.py`` has the turns of a release. It is loaded only for them.
+``release_turns.py`` has the turns of a node with a release, and is loaded only there.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def is_begun(record: Record) -> bool:
     return not record.finished and bool(record.toolkit or record.engines or record.configs)
 
 
-class Turns:
+class NodeTurns:
     """The turns of one node while one child of ``run`` is at work; a node without a release has none.
 
     Attributes:
@@ -108,13 +108,13 @@ class Turns:
             self.ledger.write(replace(self.ledger.record, turn=None))
 
 
-def open_turns(host: Host, options: Options, ledger: Ledger) -> Turns:
+def open_turns(host: Host, options: Options, ledger: Ledger) -> NodeTurns:
     """Return the turns of this node."""
     if not options.turns.release:
-        return Turns(ledger, TurnState())
-    from installer.lifecycle.fleet_turns import FleetTurns
+        return NodeTurns(ledger, TurnState())
+    from installer.lifecycle.release_turns import ReleaseTurns
 
-    return FleetTurns(host, options, ledger)
+    return ReleaseTurns(host, options, ledger)
 
 
 def give_back_after_undo(host: Host, options: Options, ledger: Ledger, *, at_stop: bool) -> None:
@@ -128,6 +128,6 @@ def give_back_after_undo(host: Host, options: Options, ledger: Ledger, *, at_sto
     """
     row = ledger.record.turn
     if row is not None:
-        from installer.lifecycle.fleet_turns import FleetTurns
+        from installer.lifecycle.release_turns import ReleaseTurns
 
-        FleetTurns(host, options, ledger).give_back(row, at_stop=at_stop)
+        ReleaseTurns(host, options, ledger).give_back(row, at_stop=at_stop)

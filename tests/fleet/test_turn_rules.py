@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from installer.fleet.turns import (
+from installer.fleet.turn_rules import (
     RACES,
     REVISIONS,
     Away,
