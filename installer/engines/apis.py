@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.engines import cri, trial_containers
+from installer.engines import cri, verify_pods
 from installer.engines.docker import api as dockerd
-from installer.engines.docker import trial_containers as docker_trial
+from installer.engines.docker import verify_containers
 from installer.engines.docker.next_start import explain_failing_start
 from installer.engines.engine_api import EngineApi, KeptContainer, RunScript
-from installer.engines.trial_containers import Tools
+from installer.engines.node_shell import Tools
 from installer.host import processes
 from installer.host.files import Host
 from installer.model.engine import Answer, Engine, EngineState
@@ -54,11 +54,13 @@ class DockerApi(EngineApi):
         timeout_s: float,
     ) -> AbstractContextManager[tuple[str, RunScript]]:
         """Run a container of an empty image, with the node's shell mounted."""
-        return docker_trial.docker_container(socket, name, runtime, tools, environment, timeout_s=timeout_s)
+        return verify_containers.docker_container(
+            socket, name, runtime, tools, environment, timeout_s=timeout_s
+        )
 
     def remove_container(self, socket: Path, name: str, *, timeout_s: float) -> list[str]:
         """Remove the container and its image."""
-        return docker_trial.remove_containers(socket, name, timeout_s=timeout_s)
+        return verify_containers.remove_containers(socket, name, timeout_s=timeout_s)
 
 
 class CriApi(EngineApi):
@@ -89,11 +91,11 @@ class CriApi(EngineApi):
         timeout_s: float,
     ) -> AbstractContextManager[tuple[str, RunScript]]:
         """Run a container of the image of its pod's sandbox, with the node's shell mounted."""
-        return trial_containers.cri_container(socket, name, runtime, tools, environment, timeout_s=timeout_s)
+        return verify_pods.cri_container(socket, name, runtime, tools, environment, timeout_s=timeout_s)
 
     def remove_container(self, socket: Path, name: str, *, timeout_s: float) -> list[str]:
         """Remove the pods of a name, with their containers."""
-        return trial_containers.remove_pods(socket, name, timeout_s=timeout_s)
+        return verify_pods.remove_pods(socket, name, timeout_s=timeout_s)
 
 
 # By the word of an engine's ``api``.

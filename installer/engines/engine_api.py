@@ -4,16 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
+from installer.engines.node_shell import Tools
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.engine import Answer, EngineState
-
-if TYPE_CHECKING:
-    from installer.engines.trial_containers import Tools
 
 RunScript: TypeAlias = Callable[[str], str]  # runs a script in a container, returns the script's output
 
@@ -108,7 +106,7 @@ class EngineApi(ABC):
         socket: Path,
         name: str,
         runtime: str,
-        tools: "Tools",
+        tools: Tools,
         environment: Mapping[str, str],
         *,
         timeout_s: float,

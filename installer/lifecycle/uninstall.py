@@ -26,7 +26,7 @@ from installer.engines.apis import api_of
 from installer.engines.ask import is_socket_activated
 from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import DryRuns
-from installer.engines.trial_containers import MARK
+from installer.engines.node_shell import MARK
 from installer.errors import (
     Exit,
     InstallerError,

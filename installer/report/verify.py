@@ -21,8 +21,8 @@ from installer.engines.config_edits import is_hook
 from installer.engines.containers import find_running_containers
 from installer.engines.dependencies import driver_root
 from installer.engines.engine_api import RunScript
+from installer.engines.node_shell import MARK, Tools, shell_of
 from installer.engines.observe import engine_of_row
-from installer.engines.trial_containers import MARK, Tools, shell_of
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.host.inodes import watch_opens

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines.cri import CREATED, ask_status, list_ids
-from installer.engines.trial_containers import Tools, cri_container
+from installer.engines.node_shell import Tools
+from installer.engines.verify_pods import cri_container
 from installer.errors import InstallerError
 from installer.model.engine import Answer, EffectiveConfig, Runtime
 from installer.model.protobuf import read_fields

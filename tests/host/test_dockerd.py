@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from installer.engines.docker.api import ask_info
-from installer.engines.docker.trial_containers import remove_containers
+from installer.engines.docker.verify_containers import remove_containers
 from installer.engines.engine_api import NotServedError
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig, Runtime

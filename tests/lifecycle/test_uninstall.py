@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from installer.change.ledger import Ledger
 from installer.engines import ENGINES
-from installer.engines.trial_containers import MARK
+from installer.engines.node_shell import MARK
 from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.lifecycle import handover, installation_report, uninstall

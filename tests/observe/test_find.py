@@ -13,8 +13,8 @@ from installer.change.observe import find_moved
 from installer.engines import ENGINES, observe
 from installer.engines.ask import ask
 from installer.engines.containers import find_in_use
+from installer.engines.node_shell import MARK, Tools
 from installer.engines.reload import limit_s
-from installer.engines.trial_containers import MARK, Tools
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.processes import HostProcess

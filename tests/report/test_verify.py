@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.config_text import Syntax
-from installer.engines.trial_containers import MARK
+from installer.engines.node_shell import MARK
 from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.options import Options
 from installer.report.verify import END, Expectation, Observation, ask_container, choose_runtimes, judge

@@ -1,4 +1,4 @@
-"""Test containers for verify from the node's own shell, by Docker."""
+"""Test containers for verify, by Docker: the node's own shell on the runtime to be verified."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from installer.engines.engine_api import RunScript
-from installer.engines.trial_containers import RETRY_S, WAITS, Tools
+from installer.engines.node_shell import RETRY_S, WAITS, Tools
 from installer.errors import InstallerError
 from installer.host.sockets import AnswerError
 

@@ -1,86 +1,23 @@
-"""Test containers for verify from the node's own shell, by CRI. By Docker: docker/trial_containers.py."""
+"""Test pods for verify, by CRI: a container of the node's own shell on the runtime to be verified."""
 
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
-
-from msgspec import Struct
 
 from installer.engines.cri import SANDBOXES, Calls, ask_status, open_calls
 from installer.engines.engine_api import RunScript
+from installer.engines.node_shell import MARK, RETRY_S, WAITS, Tools
 from installer.errors import InstallerError
-from installer.host.files import Host
-from installer.host.programs import run_in
-from installer.model.files import ROOT
 from installer.model.protobuf import Schema, pack_fields
 
-MARK: Final = "toolkit-installer-verify"  # all names of test containers, pods and images begin so
-DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of the node and its libraries
-SHELL: Final = DIRECTORY / "sh"
-LOADER: Final = DIRECTORY / "ld"
-WAITS: Final = "read x"  # a built-in of the shell: the container has no other program
-SH: Final = PurePosixPath("/bin/sh")
-ASK_S: Final = 5.0
-ELF64: Final = b"\x7fELF\x02\x01"
-HEAD_BYTES: Final = 4096  # linkers put the name of the dynamic loader behind the headers of a program
-LOADER_NAME: Final = re.compile(rb"\0(/[!-~]+/ld[!-~]*\.so[!-~]*)\0")
-LINKED: Final = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
-RETRY_S: Final = 0.2
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
 USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
 EXEC_S: Final = 30  # a busy node starts a process within seconds
 ID: Final[Schema] = {1: ("id", str)}  # of a new pod or container
-
-
-class Tools(Struct, frozen=True):
-    """Files of the node, each with its path in the container; ``loader`` tells of a loader among them."""
-
-    files: tuple[tuple[PurePosixPath, PurePosixPath], ...]
-    loader: bool
-
-    def command(self, script: str) -> list[str]:
-        """Return the words to run ``script`` in the container."""
-        words = [str(SHELL), "-c", script]
-        if self.loader:
-            words = [str(LOADER), "--library-path", str(DIRECTORY), *words]
-        return words
-
-
-def shell_of(host: Host) -> Tools:
-    """List the files of the node's shell.
-
-    Raises:
-        InstallerError: the shell cannot be used in a container.
-    """
-    path = host.resolve(SH)
-    file = host.read(path)
-    if file is None:
-        raise _unusable(f"{SH} is not there")
-    if not file.content.startswith(ELF64):
-        raise _unusable(f"{path} is no program of 64 bits")
-    named = LOADER_NAME.search(file.content[:HEAD_BYTES])
-    if named is None:  # a static program
-        return Tools(((path, SHELL),), loader=False)
-    loader = PurePosixPath(named[1].decode())
-    ran = run_in(host.local_path(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
-    if ran is None or ran.returncode:
-        raise _unusable(f"{loader} does not list the libraries of {path}")
-    linked = {DIRECTORY / name: there for name, there in LINKED.findall(ran.stdout)}
-    files = {SHELL: path, LOADER: host.resolve(loader)}
-    for inside, library in linked.items():
-        files[inside] = host.resolve(PurePosixPath(library))
-    pairs = tuple((there, inside) for inside, there in files.items())
-    return Tools(pairs, loader=True)
-
-
-def _unusable(reason: str) -> InstallerError:
-    problem = f"make a test container from the node's files ({reason})"
-    return InstallerError(problem, remedy="run a GPU pod of your own instead", code="verify-failed")
 
 
 @contextmanager
