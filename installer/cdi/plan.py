@@ -14,11 +14,11 @@ from installer.engines.config_edits import withdraw, without_us
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import EngineState, Version
 from installer.model.facts import (
-    OWNER,
     CdiRow,
     ConfigRow,
     Facts,
     GpuSpecification,
+    Owner,
     Record,
     Saved,
     list_some,
@@ -29,6 +29,7 @@ from installer.model.options import GPU_KIND, Mode, Options, RestartMode
 from installer.model.steps import (
     MakeDeviceNodes,
     Part,
+    PartId,
     Planned,
     RemoveDeviceNodes,
     Step,
@@ -42,8 +43,6 @@ SPECIFICATION: Final = SPEC_DIR / f"{GPU_KIND.replace('/', '-')}.json"
 # Both names of the directory in engines' configs: on every current system one is a link to the other.
 SPEC_DIRS: Final = frozenset({SPEC_DIR, PurePosixPath("/run/cdi")})
 
-DEVICE_NODES: Final = "device-nodes"
-GPUS: Final = "gpus"
 NAMED: Final = 4  # of the missing devices
 NEW: Final = "it is not there"
 REMOVED: Final = "it was removed"
@@ -166,11 +165,11 @@ def install_device_nodes(facts: Facts, options: Options) -> Part:
     wanted = options.cdi
     cdi = require(facts.cdi)
     if wanted is None or not cdi.absent_nodes:
-        return Part(DEVICE_NODES, rows=Record(nodes=cdi.held_nodes))
+        return Part(PartId.DEVICE_NODES, rows=Record(nodes=cdi.held_nodes))
     step = MakeDeviceNodes(cdi.absent_nodes, wanted, options.toolkit_source)
     reason = "they are not there, and the CDI specification is to name them"
     rows = Record(nodes=(*cdi.held_nodes, *cdi.absent_nodes))
-    return Part(DEVICE_NODES, ((step, reason),), rows)
+    return Part(PartId.DEVICE_NODES, ((step, reason),), rows)
 
 
 def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
@@ -182,15 +181,15 @@ def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
         named = {each.program for each in facts.references}
     going = tuple(node for node in nodes if str(node.path) not in named)
     if stays or not going:
-        return Part(DEVICE_NODES, rows=Record(nodes=nodes))
-    return Part(DEVICE_NODES, ((RemoveDeviceNodes(going), "install made them"),), Record(nodes=nodes))
+        return Part(PartId.DEVICE_NODES, rows=Record(nodes=nodes))
+    return Part(PartId.DEVICE_NODES, ((RemoveDeviceNodes(going), "install made them"),), Record(nodes=nodes))
 
 
 def install_specification(facts: Facts, options: Options) -> Part:
     """Plan to write the management specification, and to remove a former specification."""
     wanted = options.cdi
     cdi = require(facts.cdi)
-    rows = {row.path: row for row in facts.record.configs if row.engine == OWNER}
+    rows = {row.path: row for row in facts.record.configs if row.engine == Owner.CDI}
     stay = set()
     if cdi.gpus:
         stay.add(cdi.gpus.path)  # planned in a part of its own
@@ -199,7 +198,7 @@ def install_specification(facts: Facts, options: Options) -> Part:
     former = [row for path, row in rows.items() if path not in stay]
     planned = for_reason("no CDI specification is asked for there any more", _withdraw(former, facts))
     if wanted is None:
-        return Part(OWNER, planned)
+        return Part(PartId.CDI, planned)
     path = wanted.path
     now = facts.contents[path]
     original = without_us(path, facts)
@@ -211,8 +210,8 @@ def install_specification(facts: Facts, options: Options) -> Part:
     else:
         after = File(cdi.management.encode(), now.meta if now else Meta())
         if row is not None and now is not None and now.content == after.content:
-            return Part(OWNER, planned, Record(configs=(row,)))
-        write = WriteConfig(OWNER, path, now, after)
+            return Part(PartId.CDI, planned, Record(configs=(row,)))
+        write = WriteConfig(Owner.CDI, path, now, after)
         reason = "it is not there" if now is None else "it is not what nvidia-ctk generates for this node"
         ours = (after.digest,)
     saved = Saved.of(original)
@@ -221,8 +220,8 @@ def install_specification(facts: Facts, options: Options) -> Part:
         # The file there is ours; of the file before it only the ledger's row is left, without its content.
         saved = row.original
         backups = ()
-    new_row = ConfigRow(OWNER, path, None, saved, ours, (), facts.targets.get(path))
-    return Part(OWNER, (*planned, (write, reason)), Record(configs=(new_row,)), backups=backups)
+    new_row = ConfigRow(Owner.CDI, path, None, saved, ours, (), facts.targets.get(path))
+    return Part(PartId.CDI, (*planned, (write, reason)), Record(configs=(new_row,)), backups=backups)
 
 
 def _withdraw(rows: Iterable[ConfigRow], facts: Facts) -> Iterator[Step]:
@@ -235,11 +234,11 @@ def _withdraw(rows: Iterable[ConfigRow], facts: Facts) -> Iterator[Step]:
 
 def undo_specifications(facts: Facts, *, stays: bool) -> Part:
     """Plan to restore the former files of the specifications, unless the toolkit ``stays``."""
-    rows = tuple(row for row in facts.record.configs if row.engine == OWNER)
+    rows = tuple(row for row in facts.record.configs if row.engine == Owner.CDI)
     steps = () if stays else _withdraw(rows, facts)
     originals = [without_us(row.path, facts) for row in rows]
     return Part(
-        OWNER,
+        PartId.CDI,
         for_reason("the CDI specification there is ours", steps),
         Record(configs=rows, cdi=facts.record.cdi),
         in_progress=rows,
@@ -251,7 +250,7 @@ def generated(rows: Iterable[ConfigRow], steps: Iterable[Step]) -> tuple[ConfigR
     """Add the digests of the specifications written by ``steps`` to the rows."""
     written = {}
     for step in steps:
-        if isinstance(step, WriteConfig) and step.engine == OWNER and step.after:
+        if isinstance(step, WriteConfig) and step.engine == Owner.CDI and step.after:
             written[step.path] = step.after.digest
     completed = []
     for row in rows:
@@ -270,7 +269,7 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
     if spec is None:
         if reason:
             notes.append(f"mode {Mode.RUNTIME}: {reason}")
-        return Part(GPUS, notes=tuple(notes))
+        return Part(PartId.GPUS, notes=tuple(notes))
     planned, row, missing_reason = _plan_gpus(facts, spec)
     if reason:
         notes.append(f"mode {Mode.CDI}: {reason}")
@@ -283,7 +282,7 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
         notes.append(f"kept the CDI specification of the GPUs: {spec.lacking}")
     names = tuple(engine.name for engine in facts.engines)
     return Part(
-        GPUS,
+        PartId.GPUS,
         planned,
         Record(configs=(row,) if row else (), cdi=CdiRow(names, missing_reason)),
         notes=tuple(notes),
@@ -316,7 +315,7 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
     after = File(spec.text.encode(), now.meta if now else Meta())
     if former_row and now is not None and now.content == after.content:
         return (), former_row, ""
-    row = ConfigRow(OWNER, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
+    row = ConfigRow(Owner.CDI, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
     if now:
         reason = CHANGED
     elif former_row:
@@ -324,10 +323,10 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
     else:
         reason = NEW
     if now and spec.stale:
-        remove_stale = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
-        write = WriteConfig(OWNER, spec.path, None, after)
+        remove_stale = WriteConfig(Owner.CDI, spec.path, now, None, unwanted=True)
+        write = WriteConfig(Owner.CDI, spec.path, None, after)
         return ((remove_stale, STALE), (write, reason)), row, ""
-    return ((WriteConfig(OWNER, spec.path, now, after), reason),), row, ""
+    return ((WriteConfig(Owner.CDI, spec.path, now, after), reason),), row, ""
 
 
 def without(record: Record, gone: Collection[PurePosixPath]) -> Record:

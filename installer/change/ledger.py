@@ -20,7 +20,7 @@ from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.own_version import describe_version
 from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
-from installer.model.facts import OWNER, Record, Saved
+from installer.model.facts import Owner, Record, Saved
 from installer.model.files import ANSWER, METRICS, SOCKET, File, Kind, Layout, Meta, Text
 from installer.payload.access import refuse_foreign_ledger, restore_access
 
@@ -410,7 +410,7 @@ def loads(content: bytes) -> Record:
             rows["nodes"] = [*nodes.items()]
     record = convert(rows, Record, dec_hook=_path)
     owners = {row.engine for row in record.configs}
-    unknown = [*({*record.served} - {*ENGINES}), *(owners - {*ENGINES, OWNER})]
+    unknown = [*({*record.served} - {*ENGINES}), *(owners - {*ENGINES, Owner.CDI})]
     if unknown:
         raise ValueError(f"the engine {unknown[0][:40]} is unknown here")
     return record

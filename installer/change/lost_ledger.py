@@ -23,12 +23,20 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
 from installer.model.engine import RUNC_TYPE, EngineState, is_ours
-from installer.model.facts import ADOPTED, OWNER, CdiRow, ConfigRow, EngineRow, Facts, Record, ToolkitRow
+from installer.model.facts import (
+    CdiRow,
+    ConfigRow,
+    EngineRow,
+    Facts,
+    Owner,
+    Record,
+    SpecialVersion,
+    ToolkitRow,
+)
 from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout
 from installer.model.options import Options, Places
-from installer.model.steps import Part, sum_rows
+from installer.model.steps import Part, PartId, sum_rows
 
-ID: Final = "adopted"
 CDI: Final = b"/toolkit/nvidia-container-runtime.cdi"
 HOOK: Final = b"/toolkit/nvidia-container-runtime-hook"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
@@ -64,11 +72,11 @@ def find_leftovers(
     # uses it is an administrator's.
     if facts.toolkit.kind is Kind.DIRECTORY and (rows.engines or facts.toolkit.config is not None):
         notes.append(str(options.layout.toolkit))
-        toolkit = ToolkitRow(ADOPTED, previous=None, rendered=facts.toolkit.config or "")
+        toolkit = ToolkitRow(SpecialVersion.ADOPTED, previous=None, rendered=facts.toolkit.config or "")
     elif rows.engines:
         # With this row the undo looks for containers on these runtimes.
-        toolkit = ToolkitRow(ADOPTED, previous=None, rendered="")
-    return Part(ID, rows=replace(rows, toolkit=toolkit), notes=tuple(notes))
+        toolkit = ToolkitRow(SpecialVersion.ADOPTED, previous=None, rendered="")
+    return Part(PartId.ADOPTED, rows=replace(rows, toolkit=toolkit), notes=tuple(notes))
 
 
 class _Leftovers:
@@ -146,7 +154,7 @@ class _Leftovers:
         engines: tuple[EngineRow, ...] = ()
         if runtimes or hooks:
             engines = (EngineRow(engine.name, engine.socket, engine.unit, runtimes),)
-        return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(notes))
+        return Part(PartId.ADOPTED, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(notes))
 
     def whole(self, path: PurePosixPath) -> ConfigRow:
         """Make the row of a whole file for an undo to remove."""
@@ -379,7 +387,7 @@ def find_lost_record(host: Host, options: Options) -> tuple[Record, list[str]]:
     aside = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
     link = host.link_target(layout.toolkit) or ""
     if link.startswith(VERSIONS) or (aside and not host.exists(layout.toolkit)):
-        toolkit = ToolkitRow(ADOPTED, previous=None, rendered="", replaced=aside)
+        toolkit = ToolkitRow(SpecialVersion.ADOPTED, previous=None, rendered="", replaced=aside)
         record = replace(record, toolkit=toolkit)
         notes.append(str(layout.toolkit))
 
@@ -409,7 +417,7 @@ def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
     is_nvidias = host.kind(layout.toolkit, last=False) is Kind.DIRECTORY
     if file is None or is_nvidias or f'"{layout.cdi_hook}"'.encode() not in file.content:
         return None
-    return ConfigRow(OWNER, SPECIFICATION, syntax=None, original=None, ours=(file.digest,), edits=())
+    return ConfigRow(Owner.CDI, SPECIFICATION, syntax=None, original=None, ours=(file.digest,), edits=())
 
 
 def find_lost(host: Host, options: Options) -> Part | None:

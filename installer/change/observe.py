@@ -53,12 +53,12 @@ from installer.host.processes import (
 from installer.host.trees import digests_below, sums_of
 from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import (
-    OWNER,
     CdiFacts,
     ContainerFacts,
     DeviceNode,
     DriverFacts,
     Facts,
+    Owner,
     PayloadFacts,
     Record,
     Reference,
@@ -290,7 +290,7 @@ class Node(Struct, frozen=True):
         for row in self.record.configs:
             file = self.contents.get(row.path)
             # A specification of ours that others have written anew is not ours any more.
-            if row.engine == OWNER and file is not None and file.digest not in row.ours:
+            if row.engine == Owner.CDI and file is not None and file.digest not in row.ours:
                 edited.add(row.path)
         seen = {host.resolve(path) for path in self.contents.keys() - edited}
         hook_dirs: list[PurePosixPath] = []

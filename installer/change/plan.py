@@ -33,11 +33,11 @@ from installer.engines.config_edits import (
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
 from installer.model.engine import STANDARD_NAMES, EffectiveConfig, EngineState, RuntimeEntry
 from installer.model.facts import (
-    OWNER,
     ConfigRow,
     Container,
     EngineRow,
     Facts,
+    Owner,
     Record,
     ToolkitRow,
     names_of,
@@ -49,6 +49,7 @@ from installer.model.steps import (
     TRY_AGAIN,
     MakeDirectory,
     Part,
+    PartId,
     Planned,
     Reload,
     RemoveDirectory,
@@ -66,8 +67,6 @@ from installer.payload import plan as toolkit
 from installer.payload.files import advise
 
 MODES: Final = ("", ".cdi", ".legacy")
-DIRECTORIES: Final = "directories"
-NODE: Final = "node"
 
 
 class Plan(Struct, frozen=True):
@@ -162,16 +161,18 @@ def plan_install(facts: Facts, options: Options, dry_run: DryRun = predict_from_
     engines = list(map(engine_plan.install_engine, installs))
 
     low_level = options.low_level or _find_low_level(installs, facts, options)
-    payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=mode.by_cdi))
+    payload = make_part(
+        PartId.TOOLKIT, lambda: toolkit.install(facts, options, low_level, by_cdi=mode.by_cdi)
+    )
     specification = cdi.install_specification(facts, options)
     of_gpus = cdi.install_gpus(facts, options, reason)
     plugin = nri.install(facts, options, dry_run)
 
     # Rows of engines without a part in this plan stay as they are.
-    planned_names = {OWNER, *(engine.name for engine in facts.engines)}
+    planned_names = {Owner.CDI, *(engine.name for engine in facts.engines)}
     other_rows = tuple(row for row in record.configs if row.engine not in planned_names)
     node = Part(
-        NODE,
+        PartId.NODE,
         rows=Record(directories=record.directories, engines=record.engines, configs=other_rows),
         notes=(*facts.notes, *advise(require(facts.payload).version)),
         obstacles=(*facts.obstacles, *_find_renamed(facts, {entry.name for entry in entries})),
@@ -232,7 +233,8 @@ def _sum_install(
     record = facts.record
     final_rows = sum_rows(parts)
     gpus = require(facts.cdi).gpus
-    configs = sorted(final_rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
+    # The rows of CDI specifications come last.
+    configs = sorted(final_rows.configs, key=lambda row: row.engine == Owner.CDI)
     final = replace(
         final_rows,
         configs=tuple(configs),
@@ -265,7 +267,7 @@ def _sum_install(
         earlier=tuple(earlier),
         specification_problem=gpus.problem if gpus else None,
     )
-    failed = Part("failed-before", obstacles=_refuse_failed(plan, record, options))
+    failed = Part(PartId.FAILED_BEFORE, obstacles=_refuse_failed(plan, record, options))
     return replace(plan, parts=(*parts, failed))
 
 
@@ -379,7 +381,9 @@ def _make_directories(facts: Facts, parts: Iterable[Part]) -> Part:
     for path, error in sorted(facts.unwritable.items()):
         if path in written:
             obstacles.append(error)
-    return Part(DIRECTORIES, tuple(planned), Record(directories=tuple(made)), obstacles=tuple(obstacles))
+    return Part(
+        PartId.DIRECTORIES, tuple(planned), Record(directories=tuple(made)), obstacles=tuple(obstacles)
+    )
 
 
 def plan_undo(facts: Facts, options: Options, dry_run: DryRun = predict_from_texts) -> Plan:
@@ -418,7 +422,7 @@ def plan_undo(facts: Facts, options: Options, dry_run: DryRun = predict_from_tex
         toolkit.undo(facts, options, needed),
         find_taken_over(facts, options),
         Part(
-            DIRECTORIES,
+            PartId.DIRECTORIES,
             for_reason("install made it", map(RemoveDirectory, removed)),
             Record(directories=directories),
         ),
@@ -486,7 +490,7 @@ def _find_references(facts: Facts, engines: Sequence[Part], options: Options) ->
         for row in facts.record.engines:
             if row.name not in kept:
                 rows.append(replace(row, config=None))
-    return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
+    return Part(PartId.REFERENCES, rows=Record(engines=tuple(rows)), needed=needed)
 
 
 def _check_undo(facts: Facts, options: Options) -> Part:
@@ -517,7 +521,7 @@ def _check_undo(facts: Facts, options: Options) -> Part:
     if facts.containers.idle:
         idle = ", ".join(facts.containers.idle)
         notes.append(f"stopped containers that need our runtime to start again: {idle}")
-    return Part(NODE, notes=tuple(notes), obstacles=tuple(obstacles), needed=tuple(needed))
+    return Part(PartId.NODE, notes=tuple(notes), obstacles=tuple(obstacles), needed=tuple(needed))
 
 
 def plan_rollback(  # noqa: PLR0913 - a plan, its state, and what was found since
@@ -581,7 +585,7 @@ def plan_rollback(  # noqa: PLR0913 - a plan, its state, and what was found sinc
     if unwanted and record.cdi is not None:
         final = cdi.without(record, unwanted)
     return Plan(
-        parts=(Part("roll-back", for_reason(reason, steps)),),
+        parts=(Part(PartId.ROLL_BACK, for_reason(reason, steps)),),
         in_progress=in_progress,
         final=in_progress if used else final,
         engines=plan.engines,

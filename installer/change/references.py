@@ -20,7 +20,7 @@ from installer.model.engine import BINARY_NAMES, OUR_BINARIES
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options
-from installer.model.steps import TRY_AGAIN, Part, Reload, WriteConfig
+from installer.model.steps import TRY_AGAIN, Part, PartId, Reload, WriteConfig
 
 
 def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
@@ -205,7 +205,7 @@ def find_taken_over(facts: Facts, options: Options) -> Part:
     """Note the runtimes left to another installer with a toolkit at our path."""
     notes: list[str] = []
     if not facts.toolkit.theirs:
-        return Part("adopted")
+        return Part(PartId.ADOPTED)
     for path in sorted(facts.contents):
         with suppress(InstallerError):  # no engine can read this config, so it starts nothing
             runtimes = list_runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
@@ -216,7 +216,7 @@ def find_taken_over(facts: Facts, options: Options) -> Part:
                     f"left {names} in {path}: another installer has put its toolkit in the place of ours, "
                     "and they start that; toolkit-installer uninstall --adopt removes both"
                 )
-    return Part("adopted", notes=tuple(notes))
+    return Part(PartId.ADOPTED, notes=tuple(notes))
 
 
 def list_runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:

@@ -40,7 +40,7 @@ from installer.host.trees import install_tree, remove_tree
 from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
 from installer.model.engine import EffectiveConfig
-from installer.model.facts import OWNER, Failure, Record, names_of
+from installer.model.facts import Failure, Owner, Record, names_of
 from installer.model.files import File, Layout, Meta
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 
@@ -270,7 +270,7 @@ def _generate(context: Context, step: steps.WriteSpecification) -> WriteConfig:
     """Return the write of a generated specification, after recording the digest of the text."""
     text = management_specification(step.source, context.layout, step.cdi)
     after = File(text.encode(), step.before.meta if step.before else Meta())
-    write = WriteConfig(OWNER, step.path, step.before, after)
+    write = WriteConfig(Owner.CDI, step.path, step.before, after)
     record = context.ledger.record
     context.ledger.write(replace(record, configs=generated(record.configs, [write])))
     return write

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.change.ledger import read_record
 from installer.change.lost_ledger import find_lost_record
 from installer.change.observe import observe_install
-from installer.change.plan import NODE, Plan, plan_install
+from installer.change.plan import Plan, plan_install
 from installer.cli.log import say_failed
 from installer.config_text.masked import mask
 from installer.engines.config_edits import syntax_of, text_of
@@ -25,7 +25,7 @@ from installer.lifecycle.installation_report import Line
 from installer.model.facts import Record
 from installer.model.files import File, dumps, says
 from installer.model.options import Options
-from installer.model.steps import Part, Reload, WriteConfig, describe
+from installer.model.steps import Part, PartId, Reload, WriteConfig, describe
 
 Diffs: TypeAlias = Sequence[tuple[PurePosixPath, list[str]]]
 COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
@@ -119,7 +119,7 @@ def _show(options: Options, *, show_secrets: bool, as_json: bool) -> tuple[Plan,
         facts = observe_install(host, options, record, options.timeout_s)
     except InstallerError as error:
         if as_json:
-            nothing = Plan((Part(NODE, obstacles=(error,)),), record, record, {})
+            nothing = Plan((Part(PartId.NODE, obstacles=(error,)),), record, record, {})
             click.echo(dumps(document_of(nothing, (), changes=False), indent=2), nl=False)
         raise
     dry_runs = DryRuns(host, facts.contents)
@@ -129,7 +129,7 @@ def _show(options: Options, *, show_secrets: bool, as_json: bool) -> tuple[Plan,
     later = [line for line in files if line.later and line.subject in plan.engines]
     acts = _acts_without_step(plan, ledger, files)
     notes = [f"{line.subject}: {line.state}" for line in (*later, *acts)]
-    validation = Part("validation", notes=(*dry_runs.explain_unvalidated(plan.steps), *notes))
+    validation = Part(PartId.VALIDATION, notes=(*dry_runs.explain_unvalidated(plan.steps), *notes))
     plan = replace(plan, parts=(*plan.parts, validation))
 
     changes = bool(plan.steps or plan.pending or acts)

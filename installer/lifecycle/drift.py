@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.cdi.plan import FOLLOWS, GPUS
+from installer.cdi.plan import FOLLOWS
 from installer.change.plan import Plan
 from installer.change.rows import in_progress
 from installer.engines import ENGINES
@@ -195,7 +195,7 @@ def select_specification(plan: Plan, record: Record) -> Plan | None:
     The specification follows the driver. None: the plan does not write the specification, or writes the file
     for another reason.
     """
-    part = next((part for part in plan.parts if part.id == GPUS and part.steps), None)
+    part = next((part for part in plan.parts if part.id == steps.PartId.GPUS and part.steps), None)
     # A node that another installer has taken over gets no specification.
     if part is None or is_taken_over(plan):
         return None
@@ -208,7 +208,7 @@ def select_specification(plan: Plan, record: Record) -> Plan | None:
             continue
         if any(path.is_relative_to(step.path) for path in paths):
             parents[step] = reason
-    above = steps.Part("directories", tuple(parents.items()))
+    above = steps.Part(steps.PartId.DIRECTORIES, tuple(parents.items()))
     directories = list(record.directories)
     for made in parents:
         directories.append(made.path)

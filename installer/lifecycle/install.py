@@ -47,7 +47,7 @@ from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, ope
 from installer.metrics import snapshot as metrics
 from installer.model.files import File, Meta, dumps
 from installer.model.options import AUTO, OnExit, Options, RestartMode, RunRequest
-from installer.model.steps import Part
+from installer.model.steps import Part, PartId
 from installer.nri import state as plugin_state
 from installer.payload.access import install_dir_obstacles, refuse_strangers_files
 from installer.supervisor import WAITING
@@ -311,7 +311,7 @@ def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0)
         facts = observe_install(host, options, ledger.record, patience_s)
         dry_runs = DryRuns(host, facts.contents)
         plan = plan_install(facts, options, dry_runs)
-        validation = Part("validation", notes=tuple(dry_runs.explain_unvalidated(plan.steps)))
+        validation = Part(PartId.VALIDATION, notes=tuple(dry_runs.explain_unvalidated(plan.steps)))
         plan = replace(plan, parts=(*plan.parts, validation))
         try:
             refuse_obstacles(plan)

@@ -27,7 +27,7 @@ from installer.host.locks import is_pidfile_locked
 from installer.lifecycle import handover
 from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.last_check import NOT_RUNNING, EngineCheck, LastCheck, read_check
-from installer.model.facts import ADOPTED, ConfigRow, EngineRow, Record, ToolkitRow
+from installer.model.facts import ConfigRow, EngineRow, Record, SpecialVersion, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.nri.state import describe_plugin
@@ -260,8 +260,8 @@ def _list_toolkit(
 def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
     """Return the flaw of the toolkit's link, "" without a flaw."""
     target = host.link_target(layout.toolkit)
-    if toolkit.version == ADOPTED:  # after a lost ledger, for example, the right target is unknown
-        return ""
+    if toolkit.version == SpecialVersion.ADOPTED:
+        return ""  # after a lost ledger, for example, the right target is unknown
     if target == f"{VERSIONS}{toolkit.version}":
         if host.exists(layout.version(toolkit.version)):
             return ""

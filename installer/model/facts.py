@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Final, TypeAlias, TypeVar
 
@@ -14,12 +15,22 @@ from installer.model.engine import EngineState, SeenStart
 from installer.model.files import DEFAULT_DRIVER_ROOT, Artifact, Entry, File, Kind, Meta
 
 T = TypeVar("T")
-STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
-ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
-OWNER: Final = "cdi"  # the owner of CDI specifications: instead of an engine's name, in rows and steps
 # A name of a version, or of a saved copy, in a directory of ours.
 NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME.pattern}\Z")]
+
+
+class Owner(StrEnum):
+    """The owner of a config, in the place of an engine's name, where no single engine owns the config."""
+
+    CDI = "cdi"  # the CDI specifications: each engine with CDI reads them
+
+
+class SpecialVersion(StrEnum):
+    """A version in the ledger's row of the toolkit that names no payload of ours."""
+
+    ADOPTED = "adopted"  # the directory of NVIDIA's installer, which our uninstall removes
+    STAND_IN = "stand-in"  # links to a low-level runtime of the host, left by a forced undo
 
 
 class Saved(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,7 @@
 """The steps of a plan: each is one change to the host as plain data, with the state before and after."""
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
 
@@ -324,6 +325,23 @@ def _describe_switch(step: SwitchToolkit) -> StepDescription:
 
 
 TRY_AGAIN: Final = "run toolkit-installer uninstall again"
+
+
+class PartId(StrEnum):
+    """The id of a part of a plan, as shown with its obstacles. For the part of an engine: ``name_part``."""
+
+    ADOPTED = "adopted"  # files of a lost ledger, or of another installer
+    CDI = "cdi"  # the management specification (--cdi-enabled)
+    DEVICE_NODES = "device-nodes"
+    DIRECTORIES = "directories"
+    FAILED_BEFORE = "failed-before"
+    GPUS = "gpus"  # the CDI specification of the GPUs (--mode cdi)
+    NODE = "node"
+    NRI = "nri"
+    REFERENCES = "references"
+    ROLL_BACK = "roll-back"
+    TOOLKIT = "toolkit"
+    VALIDATION = "validation"
 
 
 class Part(Struct, frozen=True):

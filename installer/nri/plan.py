@@ -1,7 +1,6 @@
 """The plan for the NRI plugin beside ``run``: the plugin needs a capable engine, and changes none."""
 
 from contextlib import suppress
-from typing import Final
 
 from installer.engines.config_edits import DryRun, predict_from_texts
 from installer.errors import InstallerError
@@ -9,9 +8,7 @@ from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record
 from installer.model.nri import refuse_dropping
 from installer.model.options import Options
-from installer.model.steps import Part
-
-ID: Final = "nri"
+from installer.model.steps import Part, PartId
 
 
 def install(facts: Facts, options: Options, dry_run: DryRun = predict_from_texts) -> Part:
@@ -21,7 +18,7 @@ def install(facts: Facts, options: Options, dry_run: DryRun = predict_from_texts
     state of NRI in a config; after an install only the registration of the plugin counts.
     """
     if not options.serves_nri:
-        return Part(ID)
+        return Part(PartId.NRI)
     obstacles = []
     for engine in facts.engines:
         problem = _explain_unusable(engine, None if facts.record.nri else dry_run)
@@ -32,7 +29,7 @@ def install(facts: Facts, options: Options, dry_run: DryRun = predict_from_texts
 
     # The ledger has to record the plugin: a plugin that was killed reports nothing.
     rows = Record(nri=options.nri.socket)
-    return Part(ID, rows=rows, obstacles=tuple(obstacles))
+    return Part(PartId.NRI, rows=rows, obstacles=tuple(obstacles))
 
 
 def _explain_unusable(engine: EngineState, dry_run: DryRun | None) -> InstallerError | None:

@@ -17,7 +17,7 @@ from installer.host.programs import find_file, run_in
 from installer.host.supervision import raise_if_stopped
 from installer.host.trees import digest_of, digests_below
 from installer.model.engine import OUR_BINARIES
-from installer.model.facts import ADOPTED, OWNER, Record, ToolkitRow
+from installer.model.facts import Owner, Record, SpecialVersion, ToolkitRow
 from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options
 from installer.payload.files import LIBRARIES, NOT_OWNED, REQUIRED, WRITABLE, list_damage, search_paths
@@ -63,7 +63,7 @@ def _list_modes(host: Host, layout: Layout, record: Record) -> Iterator[tuple[Pu
     yield layout.ledger, PRIVATE
     yield layout.home / LOCK, PRIVATE
     for row in record.configs:
-        if row.engine == OWNER:  # root starts the hooks of a CDI specification
+        if row.engine == Owner.CDI:  # root starts the hooks of a CDI specification
             yield row.path, FOR_READING
             yield row.path.parent, OPEN
     if record.pid_file is not None:
@@ -172,12 +172,13 @@ def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
     # NVIDIA's installer writes the same keys with the same values: the owner of the named programs decides.
     # NVIDIA's CDI specification is the same, too (engine-facts.md#nvidia-ctk-cdi): the time of its write
     # decides.
-    if record.toolkit is None or record.toolkit.version == ADOPTED or not is_foreign_toolkit(host, layout):
+    toolkit = record.toolkit
+    if toolkit is None or toolkit.version == SpecialVersion.ADOPTED or not is_foreign_toolkit(host, layout):
         return record
     since_s = host.changed_s(layout.toolkit)
     specifications = []
     for row in record.configs:
-        if row.engine != OWNER:
+        if row.engine != Owner.CDI:
             continue
         written_by_others = host.kind(row.path) is Kind.FILE and host.changed_s(row.path) >= since_s
         if not written_by_others:

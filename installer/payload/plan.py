@@ -8,13 +8,14 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.facts import ADOPTED, NAME, STAND_IN, Facts, Record, ToolkitRow, names_of, require
+from installer.model.facts import NAME, Facts, Record, SpecialVersion, ToolkitRow, names_of, require
 from installer.model.files import VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import InUse, Options
 from installer.model.steps import (
     TRY_AGAIN,
     InstallVersion,
     Part,
+    PartId,
     ProveUnused,
     RemoveToolkit,
     RemoveVersion,
@@ -34,7 +35,6 @@ from installer.payload.files import (
     version_of,
 )
 
-ID: Final = "toolkit"
 THEIRS: Final = "another installer's toolkit is there"
 ROOM_FOR: Final = 2  # payloads: the version in place and its successor
 
@@ -48,7 +48,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     found = require(facts.payload)
     obstacle = next(check_artifacts(found, options.toolkit_source, by_cdi=by_cdi), None)
     if obstacle is not None:
-        return Part(ID, rows=Record(toolkit=facts.record.toolkit), obstacles=(obstacle,))
+        return Part(PartId.TOOLKIT, rows=Record(toolkit=facts.record.toolkit), obstacles=(obstacle,))
     rendered = "" if by_cdi else _render(facts, options, low_level)
     files = list_payload(
         found.artifacts,
@@ -76,7 +76,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     if planned:
         obstacles = tuple(_find_lack_of_room(facts, options, files))
     return Part(
-        ID,
+        PartId.TOOLKIT,
         tuple(planned),
         Record(toolkit=_make_row(facts, version, current, rendered, files)),
         notes=(*_list_used_in_place(files), *notes, *damaged),
@@ -157,7 +157,7 @@ def _make_row(
     previous = current
     if row is not None and current == version:
         previous = row.previous
-    elif current == STAND_IN:
+    elif current == SpecialVersion.STAND_IN:
         previous = None
     if row is None:
         link = find_link(facts)
@@ -173,9 +173,9 @@ def sweep(facts: Facts, installed: Part) -> Part:
     """
     row = installed.rows.toolkit
     if installed.obstacles or row is None:
-        return Part(ID)
+        return Part(PartId.TOOLKIT)
     superseded = sorted(facts.toolkit.versions.keys() - {row.version, row.previous})
-    return Part(ID, for_reason("nothing refers to it", map(RemoveVersion, superseded)))
+    return Part(PartId.TOOLKIT, for_reason("nothing refers to it", map(RemoveVersion, superseded)))
 
 
 def _carry_edits_over(
@@ -204,11 +204,11 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
     """
     row = facts.record.toolkit
     if needed:
-        return Part(ID, rows=Record(toolkit=row))
+        return Part(PartId.TOOLKIT, rows=Record(toolkit=row))
     if facts.containers.running and row is not None:
         if options.in_use is InUse.FORCE:
             return _leave_stand_ins(facts, row)
-        return Part(ID, rows=Record(toolkit=row))
+        return Part(PartId.TOOLKIT, rows=Record(toolkit=row))
     restored = tuple(_restore_name(facts))
     obstacles: tuple[InstallerError, ...] = ()
     if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not restored:
@@ -222,7 +222,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
     if steps:
         reason = "containers may have been started, and files written, since the node was looked at"
         planned = ((ProveUnused(hooked), reason), *planned)
-    return Part(ID, planned, obstacles=obstacles)
+    return Part(PartId.TOOLKIT, planned, obstacles=obstacles)
 
 
 def _restore_name(facts: Facts) -> Iterator[Step]:
@@ -234,7 +234,7 @@ def _restore_name(facts: Facts) -> Iterator[Step]:
             yield SwitchToolkit(link, None)
         else:
             yield SwitchToolkit(link, row.linked or "")
-    elif row is not None and row.version == ADOPTED and link is None:
+    elif row is not None and row.version == SpecialVersion.ADOPTED and link is None:
         yield RemoveToolkit()
     elif row is not None and facts.toolkit.replaced and link == "":
         yield SwitchToolkit(link, None)
@@ -250,15 +250,15 @@ def _remove_superseded(facts: Facts) -> Iterator[Step]:
 
 def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
     """Plan links from the names of the running containers' runtimes to a low-level runtime."""
-    if toolkit.version == STAND_IN:
-        return Part(ID, rows=Record(toolkit=toolkit))
+    if toolkit.version == SpecialVersion.STAND_IN:
+        return Part(PartId.TOOLKIT, rows=Record(toolkit=toolkit))
     if facts.containers.low_level is None:
         error = InstallerError(
             "leave a low-level runtime in the place of ours (neither runc nor crun was found)",
             remedy=Remedy("use ", Option("in-use", "keep")),
             code="no-low-level-runtime",
         )
-        return Part(ID, rows=Record(toolkit=toolkit), obstacles=(error,))
+        return Part(PartId.TOOLKIT, rows=Record(toolkit=toolkit), obstacles=(error,))
     # The engine keeps all of our handlers for these containers, and a new pod may ask for any of them.
     names = {container.binary.name for container in facts.containers.running}
     for engine in facts.record.engines:
@@ -266,13 +266,13 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
     target = str(facts.containers.low_level)
     links = tuple(Symlink(PurePosixPath(name), target) for name in sorted(names))
     steps: tuple[Step, ...] = (
-        InstallVersion(STAND_IN, links),
-        SwitchToolkit(find_link(facts), f"{VERSIONS}{STAND_IN}"),
-        *map(RemoveVersion, sorted(facts.toolkit.versions.keys() - {STAND_IN})),
+        InstallVersion(SpecialVersion.STAND_IN, links),
+        SwitchToolkit(find_link(facts), f"{VERSIONS}{SpecialVersion.STAND_IN}"),
+        *map(RemoveVersion, sorted(facts.toolkit.versions.keys() - {SpecialVersion.STAND_IN})),
     )
     reason = f"{names_of(facts.containers.running)} can be stopped and removed by it"
-    left = replace(toolkit, version=STAND_IN, previous=None, files={})
-    return Part(ID, for_reason(reason, steps), Record(toolkit=left))
+    left = replace(toolkit, version=SpecialVersion.STAND_IN, previous=None, files={})
+    return Part(PartId.TOOLKIT, for_reason(reason, steps), Record(toolkit=left))
 
 
 def find_link(facts: Facts) -> str | None:

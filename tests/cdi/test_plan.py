@@ -11,7 +11,6 @@ from installer.engines import ENGINES
 from installer.lifecycle.drift import Drifted
 from installer.model.engine import EffectiveConfig, EngineState
 from installer.model.facts import (
-    OWNER,
     CdiFacts,
     CdiRow,
     ConfigRow,
@@ -21,6 +20,7 @@ from installer.model.facts import (
     EngineRow,
     Facts,
     GpuSpecification,
+    Owner,
     PayloadFacts,
     Record,
     Saved,
@@ -31,6 +31,7 @@ from installer.model.steps import (
     FindRuntimes,
     InstallVersion,
     MakeDeviceNodes,
+    PartId,
     Reload,
     RemoveDeviceNodes,
     StepDescription,
@@ -53,11 +54,11 @@ Writes = list[tuple[PurePosixPath, bytes | None]]
 
 
 def row(now: File = OLD_FILE, original: File | None = None, path: PurePosixPath = PATH) -> ConfigRow:
-    return ConfigRow(OWNER, path, None, Saved.of(original), (now.digest,), ())
+    return ConfigRow(Owner.CDI, path, None, Saved.of(original), (now.digest,), ())
 
 
 def writes(plan: Plan) -> Writes:
-    steps = (step for step in plan.steps if isinstance(step, WriteConfig) and step.engine == OWNER)
+    steps = (step for step in plan.steps if isinstance(step, WriteConfig) and step.engine == Owner.CDI)
     return [(step.path, step.after.content if step.after else None) for step in steps]
 
 
@@ -104,10 +105,10 @@ def test_managements_specification_comes_to_its_place_and_is_held(
 ) -> None:
     plan = plan_install(managed(there, *rows), replace(MANAGED, cdi=wanted))
 
-    whys = [why for step, why in plan.planned if isinstance(step, WriteConfig) and step.engine == OWNER]
+    whys = [why for step, why in plan.planned if isinstance(step, WriteConfig) and step.engine == Owner.CDI]
     assert [(*write, why) for write, why in zip(writes(plan), whys, strict=True)] == does
     assert plan.final is not None
-    assert tuple(each for each in plan.final.configs if each.engine == OWNER) == held
+    assert tuple(each for each in plan.final.configs if each.engine == Owner.CDI) == held
     assert {each.path for each in plan.in_progress.configs} >= {path for path, _, _ in does}
     assert (THEIR_FILE in plan.backups) is (SAVING in held)
 
@@ -171,7 +172,7 @@ def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -
 
 
 def done(plan: Plan) -> list[tuple[bytes | None, str]]:
-    part = next(part for part in plan.parts if part.id == cdi.GPUS)
+    part = next(part for part in plan.parts if part.id == PartId.GPUS)
     found = [(step, reason) for step, reason in part.planned if isinstance(step, WriteConfig)]
     assert [step.path for step, _ in found] == [PATH] * len(part.steps)
     return [(step.after.content if step.after else None, reason) for step, reason in found]

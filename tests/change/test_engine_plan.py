@@ -16,8 +16,15 @@ from installer.model.engine import EffectiveConfig, EngineState, RuntimeEntry
 from installer.model.facts import Container, ContainerFacts, Facts, Failure, Record, ToolkitFacts
 from installer.model.files import ROOT, Kind
 from installer.model.options import Drift, InUse, Options, RestartMode
-from installer.model.steps import FindRuntimes, MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
-from installer.payload import plan as toolkit
+from installer.model.steps import (
+    FindRuntimes,
+    MakeDirectory,
+    Neighbour,
+    PartId,
+    Reload,
+    SwitchToolkit,
+    WriteConfig,
+)
 from tests.change import golden
 
 # Nothing of these is edited, and they are restarted once.
@@ -122,7 +129,7 @@ def _pending(case: golden.Case) -> tuple[Plan, golden.Disk, Record]:
 
 def _later(disk: golden.Disk, held: Record, creating: tuple[str, ...]) -> Plan:
     plan = plan_install(_facts(CONTAINERD, disk, held, creating), _options(CONTAINERD))
-    return replace(plan, parts=tuple(part for part in plan.parts if part.id != toolkit.ID))
+    return replace(plan, parts=tuple(part for part in plan.parts if part.id != PartId.TOOLKIT))
 
 
 def test_configs_are_written_and_the_restart_is_pending_while_containers_are_created() -> None:

@@ -34,16 +34,15 @@ from installer.host.files import Host
 from installer.host.sockets import FOR_ALL
 from installer.model.engine import SeenStart
 from installer.model.facts import (
-    ADOPTED,
-    OWNER,
-    STAND_IN,
     CdiRow,
     ConfigRow,
     DeviceNode,
     EngineRow,
     Failure,
+    Owner,
     Record,
     Saved,
+    SpecialVersion,
     ToolkitRow,
     TurnRow,
 )
@@ -129,7 +128,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=4).map(
     lambda names: PurePosixPath(os.fsdecode(b"/" + b"/".join(names)))
 )
 DIGESTS = st.binary(min_size=4, max_size=4).map(bytes.hex)
-VERSIONS = DIGESTS | st.sampled_from([STAND_IN, ADOPTED])
+VERSIONS = DIGESTS | st.sampled_from([SpecialVersion.STAND_IN, SpecialVersion.ADOPTED])
 NUMBERS = st.none() | st.integers(0, 2**32 - 1)
 ENGINE_NAMES = st.sampled_from([*ENGINES])
 
@@ -156,7 +155,7 @@ draw(
     gid=NUMBERS,
     xattrs=st.dictionaries(st.text(), st.binary()),
 )
-draw(ConfigRow, engine=ENGINE_NAMES | st.just(OWNER))
+draw(ConfigRow, engine=ENGINE_NAMES | st.just(Owner.CDI))
 draw(SeenStart, texts=st.dictionaries(st.text(), st.text()))
 draw(EngineRow, name=ENGINE_NAMES, runtimes=st.dictionaries(st.text(), PATHS))
 draw(ToolkitRow, version=VERSIONS, previous=st.none() | VERSIONS, files=st.dictionaries(st.text(), st.text()))

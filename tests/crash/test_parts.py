@@ -13,7 +13,7 @@ import pytest
 from installer.change import transaction
 from installer.cli import nvidia as compat
 from installer.host import supervision
-from installer.model.facts import OWNER
+from installer.model.facts import Owner
 from installer.model.steps import (
     InstallVersion,
     MakeDeviceNodes,
@@ -44,10 +44,10 @@ Part = Callable[[Step], bool]
 PARTS: dict[str, Part] = {
     "the toolkit": lambda step: isinstance(step, InstallVersion),
     "the toolkit's name": lambda step: isinstance(step, SwitchToolkit),
-    "the engine's config": lambda step: isinstance(step, WriteConfig) and step.engine != OWNER,
+    "the engine's config": lambda step: isinstance(step, WriteConfig) and step.engine != Owner.CDI,
     "device nodes": lambda step: isinstance(step, MakeDeviceNodes),
     "the specification's directory": lambda step: isinstance(step, MakeDirectory) and step.path.name == "cdi",
-    "the specification": lambda step: isinstance(step, WriteConfig) and step.engine == OWNER,
+    "the specification": lambda step: isinstance(step, WriteConfig) and step.engine == Owner.CDI,
 }
 # What happens behind a part: an exception of ours once, or from then on; the disk is full from then on.
 KINDS = ("an exception", "an exception, in the roll-back too", "a full disk", "a read-only disk")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.plan import GPUS, STALE
+from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES
@@ -24,7 +24,7 @@ from installer.metrics import snapshot as metrics
 from installer.model.engine import EffectiveConfig, EngineState, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
-from installer.model.steps import Part, Reload, WriteConfig, for_reason
+from installer.model.steps import Part, PartId, Reload, WriteConfig, for_reason
 from installer.watch import DIRECTORY, FILE_SYSTEM, METRICS, NAMES, PATH, SIDECARS, Watch
 from installer.watch import fingerprint as signature
 from tests.support.files import put
@@ -358,7 +358,7 @@ def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(tmp_
 @pytest.mark.parametrize("drift", [Drift.REPORT, Drift.IGNORE, Drift.AUTO])
 def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: Path, drift: Drift) -> None:
     path = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
-    stale = Part(GPUS, ((WriteConfig("cdi", path, None, None), STALE),), Record(cdi=CdiRow(())))
+    stale = Part(PartId.GPUS, ((WriteConfig("cdi", path, None, None), STALE),), Record(cdi=CdiRow(())))
     drifted = replace(DIFFERS.parts[0], planned=for_reason("changed", (STEP, Reload(ENGINES["docker"], ()))))
     node = Node(tmp_path, replace(DIFFERS, parts=(drifted, stale)))
 

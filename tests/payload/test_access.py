@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.host.files import Host
-from installer.model.facts import ADOPTED, OWNER, ConfigRow, EngineRow, Record, ToolkitRow
+from installer.model.facts import ConfigRow, EngineRow, Owner, Record, SpecialVersion, ToolkitRow
 from installer.model.files import Layout
 from installer.payload.access import (
     ask_version,
@@ -40,7 +40,7 @@ def exposed(root: Path, path: PurePosixPath, mode: int) -> Host:
 
 
 def holding(*directories: PurePosixPath) -> Record:
-    row = ConfigRow(OWNER, SPECIFICATION, None, None, (), ())
+    row = ConfigRow(Owner.CDI, SPECIFICATION, None, None, (), ())
     return Record(configs=(row,), directories=directories, pid_file=PIDS / "toolkit.pid")
 
 
@@ -83,12 +83,12 @@ def test_a_sticky_directory_and_a_link_keep_others_away_by_themselves(tmp_path: 
 HOME = "usr/local/nvidia"
 KIND = PurePosixPath("/run/cdi/management.nvidia.com-gpu.yaml")
 RUNTIME = LAYOUT.toolkit / "nvidia-container-runtime"
-ROW = ConfigRow(OWNER, KIND, None, None, ("digest",), ())
+ROW = ConfigRow(Owner.CDI, KIND, None, None, ("digest",), ())
 ENGINE = EngineRow("docker", PurePosixPath("/s"), "docker.service", {"nvidia": RUNTIME})
 HELD = Record(toolkit=ToolkitRow("1", None, ""), engines=(ENGINE,), configs=(ROW,), finished=True)
 WITHOUT_TOOLKIT = replace(HELD, toolkit=None, engines=())
 WITH_NOTHING = replace(WITHOUT_TOOLKIT, configs=())
-TAKEN_OVER = replace(HELD, toolkit=ToolkitRow(ADOPTED, None, ""))
+TAKEN_OVER = replace(HELD, toolkit=ToolkitRow(SpecialVersion.ADOPTED, None, ""))
 OURS = ".toolkit-installer/versions/1"
 TICK_S = 0.02  # the kernel's clock of files
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.change.ledger import dumps, loads
 from installer.change.plan import Plan, plan_install
 from installer.errors import InstallerError
-from installer.model.facts import ADOPTED, STAND_IN, Facts, PayloadFacts, Record, ToolkitFacts, ToolkitRow
+from installer.model.facts import Facts, PayloadFacts, Record, SpecialVersion, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Artifact, Copy, Entry, Kind, PayloadFile, Symlink, Text
 from installer.model.options import Options
 from installer.model.steps import ProveUnused, RemoveToolkit, RemoveVersion, SwitchToolkit
@@ -209,7 +209,7 @@ NEW = toolkit_of(plan_install(CASE.facts(), CASE.options)).version
         (f"{VERSIONS}old", ToolkitRow("old", "older", ""), "old"),
         (f"{VERSIONS}{NEW}", ToolkitRow(NEW, "old", ""), "old"),
         (f"{VERSIONS}old", None, "old"),  # no ledger knows it
-        (f"{VERSIONS}{STAND_IN}", ToolkitRow("old", None, ""), None),
+        (f"{VERSIONS}{SpecialVersion.STAND_IN}", ToolkitRow("old", None, ""), None),
         (f"{VERSIONS}old.bak", ToolkitRow(NEW, None, ""), None),  # an admin's copy, and his detour
         (f"{VERSIONS}../versions/old", ToolkitRow(NEW, None, ""), None),
     ],
@@ -240,7 +240,7 @@ ASIDE = replace(ROW, replaced=True)
         (replace(OURS, replaced=True), ASIDE, SwitchToolkit(OURS.link, None)),
         (ToolkitFacts(), ROW, None),
         (THEIRS, ROW, None),
-        (THEIRS, replace(ROW, version=ADOPTED), RemoveToolkit()),
+        (THEIRS, replace(ROW, version=SpecialVersion.ADOPTED), RemoveToolkit()),
         (ToolkitFacts(replaced=True), ASIDE, SwitchToolkit("", None)),
         (replace(THEIRS, superseded=True), None, SwitchToolkit(None, None)),
         (replace(OURS, superseded=True), None, None),
