@@ -625,12 +625,7 @@ def test_a_stop_that_keeps_everything_gives_a_turn_back_unless_the_engine_is_not
 @pytest.mark.parametrize("begins", [True, False], ids=["for a container in use", "before it begins"])
 @pytest.mark.parametrize("name", STOPS)
 def test_a_stop_that_hands_its_undo_over_gives_a_turn_back_unless_the_engine_is_not_proven(
-    api: Api,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    *,
-    begins: bool,
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, begins: bool
 ) -> None:
     # The host's unit has no account of the API, and the undo may wait for a container for a day.
     a = Member(tmp_path / "a", "a", api, soak_s=30.0)
