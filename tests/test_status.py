@@ -1,7 +1,9 @@
 """What ``status`` says of configs that others have edited: it is the effect that counts."""
 
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,7 +16,7 @@ from installer.host.files import Host
 from installer.model.facts import Failure
 from installer.model.options import Options
 from tests.support import preloaded
-from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, PIDFILE, Site
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, PIDFILE, TOOLKIT, Site
 
 OLD, NEW = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 Act = Callable[[Site], object]
@@ -156,3 +158,20 @@ def test_a_ledger_that_only_remembers_a_failed_plan_is_no_install_and_uninstall_
     site.uninstall()
     assert site.tree() == before
     assert (site.status().returncode, site.status().stdout) == (3, "nothing is installed\n")
+
+
+def test_status_tells_when_each_file_was_changed_last(installed: Site) -> None:
+    file = installed.root / DAEMON_JSON
+    in_docker(lambda said: said.update({"debug": True}))(installed)
+    os.utime(file, (0, 1795904000))
+
+    told = installed.status().stdout
+    document = json.loads(installed.status("--json").stdout)
+
+    held = {each["what"]: each for each in document["held"]}
+    moment = "2026-11-28T22:13:20Z"
+    assert held["/etc/docker/daemon.json"]["changed"] == moment
+    assert f"edited after the install, our keys in force; last changed {moment}\n" in told
+    link = (installed.root / TOOLKIT).lstat().st_mtime
+    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(link))
+    assert held[f"/{TOOLKIT}"]["changed"] == written

@@ -27,6 +27,7 @@ from installer.host.locks import is_pidfile_locked
 from installer.lifecycle import handover
 from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.last_check import NOT_RUNNING, EngineCheck, LastCheck, read_check
+from installer.lifecycle.readiness import format_utc
 from installer.model.facts import ConfigRow, EngineRow, Record, SpecialVersion, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
@@ -69,12 +70,14 @@ class Line(Struct, frozen=True):
         state: The state, as a sentence.
         good: The state is as installed.
         later: A flaw has its effect later, as at an engine's next start: the node can be ready.
+        changed: When the file or link was changed last, in UTC, by whomever; "" if the line is about no file.
     """
 
     subject: str
     state: str
     good: bool = False
     later: bool = False
+    changed: str = ""
 
 
 class Installation(Struct, frozen=True):
@@ -233,10 +236,11 @@ def _list_toolkit(
     host: Host, layout: Layout, record: Record, toolkit: ToolkitRow, *, deep: bool
 ) -> Iterator[Line]:
     flaw = _find_link_flaw(host, layout, toolkit)
+    changed = _last_changed(host, layout.toolkit, last=False)  # an install or an update makes the link anew
     if flaw:
-        yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}")
+        yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}", changed=changed)
     else:
-        yield Line(str(layout.toolkit), f"toolkit {toolkit.version}", good=True)
+        yield Line(str(layout.toolkit), f"toolkit {toolkit.version}", good=True, changed=changed)
     programs = list_programs_in_place(toolkit.files)
     for directory in dict.fromkeys(path.parent for path in programs):
         yield Line(str(directory), "the toolkit of a package is used in place", good=True)
@@ -254,7 +258,8 @@ def _list_toolkit(
         yield Line(str(layout.toolkit / name), f"{damage}: {REPAIR}")
     if file is not None and toolkit.rendered:  # without ``rendered`` the ledger was lost
         for key in edited_keys(toolkit.rendered, text_of(file, layout.config), name=str(layout.config)):
-            yield Line(str(layout.config), f"{key} edited by an administrator", good=True)
+            state = f"{key} edited by an administrator"
+            yield Line(str(layout.config), state, good=True, changed=_last_changed(host, layout.config))
 
 
 def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
@@ -311,7 +316,17 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             except InstallerError as error:
                 state = str(error)
                 good = False
-            yield Line(str(row.path), state, good, later=ignores and not good and name in engines)
+            later = ignores and not good and name in engines
+            yield Line(str(row.path), state, good, later=later, changed=_last_changed(host, row.path))
+
+
+def _last_changed(host: Host, path: PurePosixPath, *, last: bool = True) -> str:
+    """Return when a file was written last, in UTC; "" for a missing file.
+
+    Of a symbolic link the target counts or, without ``last``, the link itself.
+    """
+    status = host.status(path, last=last)
+    return format_utc(status.st_mtime) if status else ""
 
 
 def _is_in_force(_edit: Edit) -> bool:

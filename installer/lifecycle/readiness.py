@@ -82,4 +82,9 @@ def clock(moment_s: float) -> str:
 
 def stamp() -> str:
     """Return this moment in the form of our files."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return format_utc(time.time())
+
+
+def format_utc(moment_s: float) -> str:
+    """Return a moment, in seconds since 1970, in the form of our files."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment_s))

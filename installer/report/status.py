@@ -57,6 +57,9 @@ class HeldDocument(Struct, frozen=True):
     what: Annotated[str, says("A path, an engine, or what it is about.")]
     state: Annotated[str, says("How it is, as a sentence for people.")]
     good: bool
+    changed: Annotated[
+        str | None, says("When the file was changed last, by whomever, in UTC; null if it is about no file.")
+    ]
 
 
 class StatusDocument(Struct, frozen=True):
@@ -146,7 +149,9 @@ def _make_document(found: installation_report.Installation, reason: str) -> Stat
         why=reason,
         mode=_find_mode(found.record),
         engines=_list_engines(found.record),
-        held=tuple(HeldDocument(line.subject, line.state, line.good) for line in found.lines),
+        held=tuple(
+            HeldDocument(line.subject, line.state, line.good, line.changed or None) for line in found.lines
+        ),
         look=check,
     )
 
@@ -187,7 +192,8 @@ def _print_text(found: installation_report.Installation, reason: str) -> None:
     good_lines = [line for line in found.lines if line.good]
     for line in (*bad_lines, *good_lines):
         level = "ok " if line.good else "BAD"
-        sys.stdout.write(f"{level} {line.subject:<{width}}  {line.state}\n")
+        changed = f"; last changed {line.changed}" if line.changed else ""
+        sys.stdout.write(f"{level} {line.subject:<{width}}  {line.state}{changed}\n")
 
     if not reason:
         readiness_text = "yes"
