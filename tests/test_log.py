@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from tests.support import preloaded
 from tests.support.site import Site, ended
 from tests.support.waiting import full_pipe, until_it_sleeps
@@ -95,6 +97,27 @@ def test_a_verb_that_ends_answers_a_person_in_a_pipe_too_and_a_run_answers_progr
     for programs in (asked.stderr, said):
         assert programs.splitlines()
         assert all(json.loads(line)["event"] for line in programs.splitlines())
+
+
+OBEYED = ("\x1b[8m", "\x1b]0;x\x07", "\x7f", "\x9b8m", "\x85", "\u202e", "\u2066", "\u2028")
+
+
+@pytest.mark.parametrize("name", OBEYED, ids=ascii)
+def test_what_a_terminal_would_obey_in_a_name_is_escaped(site: Site, name: str) -> None:
+    as_text = {"TOOLKIT_INSTALLER_LOG_FORMAT": "text"}
+    config = f"etc/docker/{name}.json"
+    named = ("--config", f"docker={site.root}/{config}")
+    site.write(config, json.dumps({"labels": [f"a={name}"]}, ensure_ascii=False))
+
+    said = [site.call(verb, *named, env=as_text) for verb in ("plan", "install")]
+    said += [site.status(), site.call("uninstall", env=as_text)]
+    site.write(config, "{")
+    refused = site.call("install", *named, env=as_text)
+
+    assert [each.returncode for each in (*said, refused)] == [10, 0, 0, 0, 1]
+    for done in (*said, refused):
+        assert name not in done.stdout + done.stderr
+    assert json.dumps(name)[1:-1] in refused.stderr
 
 
 def test_a_person_reads_one_plain_line_an_event() -> None:

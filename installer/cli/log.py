@@ -34,7 +34,7 @@ _speech = _Speech()
 
 def say_failed(error: InstallerError) -> None:
     """Report a failure with the remedy in a line: as a sentence, or as an event."""
-    _speech.outcome = _spell(error)
+    _speech.outcome = events.escape(str(_spell(error)).replace("\n", "\\n"))
     if _speech.readable:
         _write_line(f"toolkit-installer: {_speech.outcome}")
     else:
@@ -92,7 +92,7 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         if event in OUTCOMES:
-            _speech.outcome = _sentence(OUTCOMES[event], fields)
+            _speech.outcome = events.escape(_sentence(OUTCOMES[event], fields))
         spelt = {}
         for name, value in fields.items():
             spelt[name] = _spell(value)

@@ -37,6 +37,8 @@ IMAGES: Final = {
         "start this node from that image",
     ),
 }
+CGROUPS: Final = PurePosixPath("/sys/fs/cgroup")
+CONTROLLERS: Final = ("cpu", "devices", "memory", "pids")  # of cgroup v1, those that runc uses everywhere
 OS_RELEASES: Final = (PurePosixPath("/etc/os-release"), PurePosixPath("/usr/lib/os-release"))
 
 
@@ -66,6 +68,7 @@ def find_dependencies(
     for kind in kinds_for(engine.name):
         _refuse_unwritable(host, engine, kind.state.usual, STATE)
     _refuse_unwritable(host, engine, data_of(host, engine, engine.words), DATA)
+    _refuse_read_only_cgroups(host, engine)
 
     starter = engine  # the engine that starts the containers
     socket = containerd_of(host, engine, before.containerd)
@@ -163,6 +166,18 @@ def _refuse_unwritable(
         flaw = f"{place}, {description}, is mounted {READ_ONLY}"
         remedy = "see dmesg on the node, and mount it with -o remount,rw once the disk is well"
         raise _unable(engine, flaw, remedy, "engine-not-proven")
+
+
+def _refuse_read_only_cgroups(host: Host, engine: EngineState) -> None:
+    """Raise if an engine could not make the cgroup of a container."""
+    places = [CGROUPS]
+    if not host.exists(CGROUPS / "cgroup.controllers"):  # cgroup v1: a mount for each controller
+        places = [CGROUPS / controller for controller in CONTROLLERS]
+    for place in places:
+        if host.exists(place) and READ_ONLY in mount_options(host, place, engine.pid):
+            flaw = f"{place}, where cgroups of containers are made, is mounted {READ_ONLY}"
+            remedy = f"mount it with: mount -o remount,rw {place}"
+            raise _unable(engine, flaw, remedy, "engine-not-proven")
 
 
 def _find_monitor(

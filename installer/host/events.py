@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import re
 import select
 import stat
 import sys
@@ -30,6 +31,12 @@ REMEDY: Final = "give it a file or a reader that takes it, then run again"
 # Kubernetes reads here why a container has ended; a host has no such file.
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 TERMINATION_BYTES: Final = 4096  # Kubernetes reads no more
+# Characters that a terminal obeys or that change the order of others, but tab, newline and our own colours: a
+# name of a file or of a runtime may have any of them.
+_OBEYED: Final = re.compile(
+    r"(?!\x1b\[(?:[012]|[39][0-7])m)"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
 
 
 class Log:
@@ -70,7 +77,16 @@ def spell_value(value: Any) -> str:
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     if text and " " not in text and text.isprintable():
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return escape(json.dumps(text, ensure_ascii=False))
+
+
+def escape(text: str) -> str:
+    """Return a text with escapes of JSON for the characters that a terminal would obey."""
+    return _OBEYED.sub(_escape_character, text)
+
+
+def _escape_character(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def writer(*, readable: bool) -> Writer:
@@ -169,6 +185,14 @@ def patient() -> Callable[[], bool]:
     return is_early
 
 
+class _Text(io.TextIOWrapper):
+    """Text for a person or a program, without characters that a terminal would obey."""
+
+    def write(self, text: str) -> int:
+        super().write(escape(text))
+        return len(text)
+
+
 class _Stream(io.FileIO):
     """Standard output or error; after a write without a reader, this text and all later text is lost."""
 
@@ -245,7 +269,7 @@ def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:
     encoding = getattr(before, "encoding", None) or "utf-8"
     by_lines = stream.isatty() or stream.fileno() == STDERR
     buffer = io.BufferedWriter(stream)
-    return io.TextIOWrapper(buffer, encoding, errors="backslashreplace", line_buffering=by_lines)
+    return _Text(buffer, encoding, errors="backslashreplace", line_buffering=by_lines)
 
 
 def write_termination_log(text: str) -> None:

@@ -242,19 +242,25 @@ def judge(expected: Expectation, observed: Observation) -> Proof:
 def _find_problems(expected: Expectation, observed: Observation) -> Iterator[Problem]:
     """Yield the missing parts of the way, in the order of a container's start."""
     title = ENGINES[expected.engine].title
-    doctor = "see toolkit-installer doctor"
+    # Only for what doctor has a check for: the driver, its device nodes, and settings of the toolkit.
+    doctor = "toolkit-installer doctor checks the driver and the toolkit"
     lines = observed.output.splitlines()
     if observed.failure:
-        yield Problem(f"no container could be run: {observed.failure}", f"see the log of {title}; {doctor}")
+        remedy = (
+            f"correct the reason in brackets, of which the log of {title} may say more; then verify again"
+        )
+        yield Problem(f"no container could be run: {observed.failure}", remedy)
     if MARK not in lines:
-        yield Problem(f"the container printed {observed.output[:200]!r}", doctor)
+        remedy = f"see the log of {title}; then verify again"
+        yield Problem(f"the container printed {observed.output[:200]!r}", remedy)
 
     if expected.runtime and observed.started_by != expected.binary:
         program = observed.started_by or "a runtime that is not ours"
-        remedy = f"{title} serves another runtime of that name; {doctor}"
+        remedy = f"{title} serves another runtime of that name: toolkit-installer status says where"
         yield Problem(f"it was started by {program}", remedy)
     if not observed.wrapper_started:
-        yield Problem(f"{expected.binary} was not started", doctor)
+        remedy = "toolkit-installer status compares the installed programs; then install again"
+        yield Problem(f"{expected.binary} was not started", remedy)
     if not observed.runtime_started:
         reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
         remedy = f"load the driver; where status names a program that is missing, install again; {doctor}"

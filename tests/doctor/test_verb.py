@@ -83,6 +83,22 @@ def test_what_is_wrong_is_exit_code_1_and_comes_first_and_what_does_not_apply_wi
     assert all(bool(each["remedy"]) == (each["level"] in {"warn", "bad"}) for each in document["checks"])
 
 
+def test_a_narrow_terminal_gets_each_path_unbroken(root: Path) -> None:
+    long = "/usr/lib/x86_64-linux-gnu/a-directory-of-a-driver/with-a-long-name/libnvidia-ml.so.550.54.15"
+    edits = {"mounts": [{"hostPath": long, "containerPath": long}]}
+    specification = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [], "containerEdits": edits}
+    put(root, {"/etc/cdi/other.json": json.dumps(specification)})
+    command = [sys.executable, "-m", "installer", "doctor", "--host-root", str(root), "--all"]
+
+    shown = preloaded.run(command, preloaded.ENVIRONMENT | {"COLUMNS": "60"}).stdout
+
+    assert f" {long}\n" in shown
+    words = json.loads(preloaded.run([*command, "--json"]).stdout)["checks"]
+    paths = {word for each in words for word in each["found"].split() if word.startswith("/")}
+    assert paths
+    assert [path for path in paths if path not in shown] == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="nobody else gives a directory away")
 @pytest.mark.parametrize("path", ["usr/local/nvidia/toolkit", "usr/bin/nvidia-container-runtime"])
 def test_a_link_that_a_stranger_could_have_placed_is_a_bad_line_and_the_rest_is_examined(

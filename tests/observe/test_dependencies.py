@@ -212,6 +212,28 @@ def test_a_place_that_is_mounted_read_only_is_told(
         assert f"{place}, {FILES}, is mounted read-only" in _why(tmp_path, engine)
 
 
+@pytest.mark.parametrize(
+    ("made", "place"),
+    [
+        pytest.param("sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup", id="one hierarchy"),
+        pytest.param("sys/fs/cgroup/devices/tasks", "/sys/fs/cgroup/devices", id="a hierarchy each"),
+    ],
+)
+def test_cgroups_that_are_mounted_read_only_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, place: str
+) -> None:
+    """The engine answers then, and no container starts: ``mkdir ...: read-only file system``."""
+    put(tmp_path, {made: ""})
+    read_only: set[str] = {place}
+    monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) * (str(path) in read_only))
+
+    assert f"{place}, where cgroups of containers are made, is mounted read-only" in _why(
+        tmp_path, _engine("containerd")
+    )
+    read_only = {"/sys/fs/cgroup"} - {place}  # systemd mounts the directory of several hierarchies read-only
+    _found(tmp_path, _engine("containerd"))
+
+
 def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,22 @@ def test_the_first_thing_that_is_missing_on_the_way_is_the_problem(
     assert (found.level == "bad") == bool(problem) == bool(found.remedy)
 
 
+@pytest.mark.parametrize(
+    "observed",
+    [
+        Observation(failure="run a container (mkdir /sys/fs/cgroup/x: read-only file system)"),
+        replace(GOOD, output="exec format error"),
+        replace(GOOD, started_by=None),
+        replace(GOOD, wrapper_started=False),
+    ],
+)
+def test_a_problem_for_which_doctor_has_no_check_names_another_remedy(observed: Observation) -> None:
+    found = judge(EXPECTED, observed)
+
+    assert observed.failure in found.found
+    assert "doctor" not in (found.remedy or "")
+
+
 WHOLE = f"{MARK}\ndevice /dev/nvidia0\n{END}\n"
 
 

@@ -169,4 +169,5 @@ def _wrap(text: str, width: int) -> list[str]:
     safe = ""
     for character in text:
         safe += character if character.isprintable() else "?"
-    return textwrap.wrap(safe, width, break_on_hyphens=False) or [""]
+    # A path that is longer than a line stays whole: it can be copied.
+    return textwrap.wrap(safe, width, break_on_hyphens=False, break_long_words=False) or [""]
