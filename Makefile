@@ -10,8 +10,8 @@ TESTS ?= tests
 MARKS = not night
 PYTEST = $(BIN)/python -m pytest -q -rs -m "$(MARKS)"
 IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py tests/engines/stand_in.c -type f -not -name '*.pyc')
-# Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
-VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
+# Debian's Python has no ensurepip: pip's wheel comes into .venv by Python's own library, and nothing is installed on the machine.
+VENV_OF_A_BARE_PYTHON := echo "fetching pip (2 MB), which this Python lacks"; $(PYTHON) -m venv --without-pip .venv && wheel=$$($(PYTHON) -m tests.support.pip_wheel .venv) && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel" && rm "$$wheel"
 
 .PHONY: demo test test-all night-of format lint types unit engines image test-node test-gpu gpu-bundle lock sbom pin torture mutants sample bench golden fresh first-hour help clean
 
@@ -107,7 +107,7 @@ build/.image: .venv/.dev $(IN_THE_IMAGE)
 	@touch $@
 
 .venv/.runtime: .venv/.made pyproject.toml constraints.txt
-	@echo "installing the program" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . && touch $@
+	@echo "installing the program with its packages (3 MB) into .venv" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . && touch $@
 
 .venv/.mutation: .venv/.dev
 	@echo "installing the maker of mutants" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[mutation]' && touch $@
@@ -116,4 +116,4 @@ build/.image: .venv/.dev $(IN_THE_IMAGE)
 	@echo "installing the maker of the bill" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sbom]' && touch $@
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt
-	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' && touch $@ .venv/.runtime
+	@echo "installing the program, its tests and linters (160 MB) into .venv" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' && touch $@ .venv/.runtime
