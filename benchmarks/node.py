@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from benchmarks.process import payload
 from benchmarks.rows import Row
 from benchmarks.start import START, Cost, over
 from installer.lifecycle.last_check import LastCheck
@@ -22,14 +23,18 @@ from tests.engines.roots import prepared
 from tests.engines.versions import engine_sets
 
 ROUNDS = 5
-NEWER_ROUNDS = 9  # a ratio of two of them is to be told from 1.2
+ROUNDS_OF_OUTAGES = 9  # a ratio of two of them is to be told from 1.2
+THEIRS = "5100 ms by SIGHUP, 85 ms by systemd"
 STARTS = 11
 EVERY_S = 0.005
-GATE_MS = 150
+GATE_OVER = 1.5  # the program reads configs and compares answers beside what the two dumps take
 LONGER = 1.2
-BESIDE_S = 0.5
+HANDLERS_OVER = 2.0  # containerd 2.x starts its shim once for each of three handlers
+SERVED_OVER = 1.5
+BESIDE_OVER = 15.0
 BY_NRI = ("--mode", "nri", "--nri-allow", f"default={KIND}")
-AN_HOUR_S = 8.0
+HOUR_S = 3600.0
+A_CHECK_OVER = 30.0  # with the two minutes of waiting before the check
 CHECKS = 2  # that a run does while its CPU time is taken
 TICKS = os.sysconf("SC_CLK_TCK")
 # A start that changes nothing, as the image starts it, in turns with a bare Python; CPU and wall time in ms.
@@ -47,6 +52,22 @@ for turn in range(2 * int(sys.argv[2])):
     taken[turn % 2].append((used.ru_utime + used.ru_stime, time.perf_counter() - began))
 print(*(statistics.median(each) * 1000 for costs in taken for each in zip(*costs)))
 """
+# What a host's owner would do by hand for the same: copy the toolkit with its sums onto the disk, and ask
+# containerd for its config before and after.
+BY_HAND = (
+    "rm -rf /by-hand && mkdir /by-hand && cp -R {source}/. /by-hand/ && "
+    "find /by-hand -type f -exec sha256sum {{}} + >/dev/null && find /by-hand -type f -exec sync {{}} + && "
+    "containerd config dump >/dev/null && containerd config dump >/dev/null"
+)
+DUMPS = """
+import subprocess, time
+dump = ["/usr/bin/containerd", "--config", "/etc/containerd/config.toml", "config", "dump"]
+began = time.perf_counter()
+for _ in range(2):
+    subprocess.run(dump, check=True, stdout=subprocess.DEVNULL)
+print((time.perf_counter() - began) * 1000)
+"""
+BIG = "/toolkit-as-released"
 # What an install asks of containerd's own program, as a file that types are checked in.
 GATE = Path(__file__).with_name("dry_runs_of_containerd.py")
 
@@ -57,38 +78,16 @@ def measure() -> tuple[list[Row], str]:
         return [], lack
     engines, *newer = (row for row in engine_sets(on_the_day()) if not row.docker)
     with boot(prepared(on_the_day()), engines) as node:
-        bare, first, second, undo = [], [], [], []
-        served: list[float] = []
-        gate = [float(node.run([PYTHON, "-c", GATE.read_text()]).stdout) for _ in range(ROUNDS)]
-        served.append(_install(node))
-        starts = _starts(node)
+        rows = _gate(node)
+        _install(node)
+        starts, bare_s = _starts(node)
         node.installer("uninstall", check=True)
-        for _ in range(ROUNDS):
-            bare.append(outage_ms(node, lambda: node.restart("containerd")))
-            first.append(outage_ms(node, lambda: served.append(_install(node))))
-            second.append(outage_ms(node, lambda: _install(node)))
-            undo.append(outage_ms(node, lambda: node.installer("uninstall", check=True)))
+        rows += _outages(node)
+        rows += _served(node)
         looked = [_install(node, touched=True) for _ in range(ROUNDS)]
         node.installer("uninstall", check=True)
         repairs = _repairs_ms(node)
         waits = _waits_s(node)
-    limit = LONGER * median(bare)
-    theirs = "5100 by SIGHUP, 85 by systemd"
-    rows = [
-        Row(
-            f"CRI unreachable, first install (bare restart: {median(bare):.0f} ms)",
-            median(first),
-            limit,
-            "ms",
-            theirs,
-        ),
-        Row("CRI unreachable, second install", median(second), 0, "ms", theirs),
-        Row("CRI unreachable, undo", median(undo), limit, "ms", theirs),
-        Row(
-            "start to handler served and proven", median(served), 400, "ms", "5300 by SIGHUP, 359 by systemd"
-        ),
-    ]
-    rows.append(Row("the gate: containerd asked before and after", median(gate), GATE_MS, "ms", "none"))
     rows.append(
         Row(
             "drift repair, from write to proven (limit: 3 s until it is quiet, 2 installs that look at all)",
@@ -98,7 +97,8 @@ def measure() -> tuple[list[Row], str]:
             "never",
         )
     )
-    rows.append(Row("run that waits, CPU in an hour with nothing changed", waits, AN_HOUR_S, "s", "-"))
+    name = f"run that waits, CPU for each of its checks over a bare Python ({waits:.1f} s an hour)"
+    rows.append(Row(name, waits * CHECK_S / HOUR_S / bare_s, A_CHECK_OVER, "x", "-"))
     for each in newer:
         with boot(prepared(on_the_day()), each) as node:
             rows += _outages(node)
@@ -107,34 +107,114 @@ def measure() -> tuple[list[Row], str]:
     return rows + starts, f"node: {engines} under systemd"
 
 
+def _gate(node: Node) -> list[Row]:
+    """Return what an install's two questions to containerd take over the same two dumps by hand."""
+    ours: list[float] = []
+    by_hand: list[float] = []
+    for _ in range(ROUNDS):
+        ours.append(float(node.run([PYTHON, "-c", GATE.read_text()]).stdout))
+        by_hand.append(float(node.run([PYTHON, "-c", DUMPS]).stdout))
+    name = f"the gate: containerd asked before and after, over two config dumps ({median(by_hand):.0f} ms)"
+    return [Row(name, median(ours) / median(by_hand), GATE_OVER, "x", "none")]
+
+
+def _served(node: Node) -> list[Row]:
+    """Return what a first install of a toolkit of the real size takes over the same acts by hand.
+
+    Both end when CRI answers again; ours also proves that the handlers are served.
+    """
+    payload(node.root / BIG.lstrip("/"))
+    by_hand: list[float] = []
+    ours: list[float] = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        node.run(["sh", "-c", BY_HAND.format(source=BIG)])
+        node.restart_engine()
+        by_hand.append((time.perf_counter() - began) * 1000)
+        ours.append(_install(node, source=BIG))
+        node.installer("uninstall", check=True)
+    name = f"start to handler served and proven, 94 MB, over the same by hand ({median(by_hand):.0f} ms)"
+    return [
+        Row(name, median(ours) / median(by_hand), SERVED_OVER, "x", "451 ms by systemd, no hash, no sync")
+    ]
+
+
 def _outages(node: Node) -> list[Row]:
-    """Return how much longer CRI is away while we restart an engine than while its owner does."""
-    bare, first, undo = [], [], []
+    """Return how much longer CRI is away while we restart an engine than while its owner does.
+
+    The owner's restart has our handlers after an install, for containerd 2.x starts its shim once for each
+    handler of a config. What the handlers alone cost is a row of its own.
+    """
+    without: list[float] = []
+    bare: list[float] = []
+    first: list[float] = []
+    second: list[float] = []
+    undo: list[float] = []
     _install(node)  # the first one reads programs from the disk
     node.installer("uninstall", check=True)
-    for _ in range(NEWER_ROUNDS):
-        bare.append(outage_ms(node, lambda: node.restart("containerd")))
+    for _ in range(ROUNDS_OF_OUTAGES):
+        without.append(outage_ms(node, lambda: node.restart("containerd")))
         first.append(outage_ms(node, lambda: _install(node)))
+        second.append(outage_ms(node, lambda: _install(node)))
+        bare.append(outage_ms(node, lambda: node.restart("containerd")))
         undo.append(outage_ms(node, lambda: node.installer("uninstall", check=True)))
-    over = f"over a bare restart ({median(bare):.0f} ms), {node.engines}"
+    with_ms = median(bare)
+    without_ms = median(without)
+    away = "CRI unreachable"
     return [
-        Row(f"CRI unreachable, {name}, {over}", median(each) / median(bare), LONGER, "x", "-")
-        for name, each in (("first install", first), ("undo", undo))
+        Row(
+            f"{away}, first install, over a restart with our handlers ({with_ms:.0f} ms), {node.engines}",
+            median(first) / with_ms,
+            LONGER,
+            "x",
+            THEIRS,
+        ),
+        Row(f"{away}, second install, {node.engines}", median(second), 0, "ms", THEIRS),
+        Row(
+            f"{away}, undo, over a restart without them ({without_ms:.0f} ms), {node.engines}",
+            median(undo) / without_ms,
+            LONGER,
+            "x",
+            THEIRS,
+        ),
+        Row(
+            f"{away}, a restart with our handlers over one without, {node.engines}",
+            with_ms / without_ms,
+            HANDLERS_OVER,
+            "x",
+            "-",
+        ),
     ]
 
 
 def _beside(node: Node) -> list[Row]:
-    """Return what a stop and an uninstall take beside a containerd that we have not configured."""
-    stop, uninstall = [], []
+    """Return what a stop and an uninstall take beside a containerd that we have not configured.
+
+    Both are wall time over a bare Python on the same node.
+    """
+    bare: list[float] = []
+    stop: list[float] = []
+    uninstall: list[float] = []
     for _ in range(ROUNDS):
         stop.append(_stopped_s(node))
         _stopped_s(node, "--on-exit", "keep")
         began = time.perf_counter()
         node.installer("uninstall", check=True)
         uninstall.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        node.run([PYTHON, "-I", "-S", "-c", "pass"])
+        bare.append(time.perf_counter() - began)
+    bare_s = median(bare)
+    over_python = f"over a bare Python ({bare_s * 1000:.0f} ms)"
     return [
-        Row(f"{name} beside {node.engines} that is not ours", median(each), BESIDE_S, "s", "-")
-        for name, each in (("stop", stop), ("uninstall", uninstall))
+        Row(
+            f"{name} beside {node.engines} that is not ours, {over_python}",
+            took_s / bare_s,
+            BESIDE_OVER,
+            "x",
+            "-",
+        )
+        for name, took_s in (("stop", median(stop)), ("uninstall", median(uninstall)))
     ]
 
 
@@ -148,15 +228,19 @@ def _stopped_s(node: Node, *more: str) -> float:
     return time.perf_counter() - began
 
 
-def _starts(node: Node) -> list[Row]:
-    """Return what an install over an installed node takes, its engine asked, over a bare Python."""
+def _starts(node: Node) -> tuple[list[Row], float]:
+    """Return what an install over an installed node takes, its engine asked, over a bare Python.
+
+    The second value is the processor time of that Python, in seconds.
+    """
     said = node.run([PYTHON, "-c", PAIRED, ARTIFACTS, str(STARTS)]).stdout
     bare_cpu, bare_wall, cpu, wall = map(float, said.split())
     name = "install that changes nothing, engine asked, over python -I -S"
-    return over(name, Cost(cpu, wall), Cost(bare_cpu, bare_wall), START, "53 ms")
+    rows = over(name, Cost(cpu, wall), Cost(bare_cpu, bare_wall), START, "53 ms")
+    return rows, bare_cpu / 1000
 
 
-def _install(node: Node, *, touched: bool = False) -> float:
+def _install(node: Node, *, touched: bool = False, source: str = ARTIFACTS) -> float:
     """Return how long an install took, in ms; it returns when the handler is served and proven.
 
     One whose config was ``touched`` before looks at all again, as a look of ``run`` does.
@@ -164,7 +248,7 @@ def _install(node: Node, *, touched: bool = False) -> float:
     if touched:
         node.run(["touch", CONTAINERD])
     started = time.perf_counter()
-    node.installer("install", "--toolkit-source", ARTIFACTS, check=True)
+    node.installer("install", "--toolkit-source", source, check=True)
     return (time.perf_counter() - started) * 1000
 
 
@@ -201,7 +285,7 @@ def _waits_s(node: Node) -> float:
     used, took = _cpu_s(process.outer_pid) - before, time.monotonic() - began
     process.terminate()
     process.wait()
-    return used / took * 3600
+    return used / took * HOUR_S
 
 
 def _cpu_s(pid: int) -> float:
