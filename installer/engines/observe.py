@@ -27,6 +27,7 @@ from installer.engines.config_files import (
     with_readable_configs,
 )
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
+from installer.engines.other_engines import explain_other_engines
 from installer.engines.seen_start import with_seen_start
 from installer.engines.startup import (
     explain_overruling,
@@ -124,6 +125,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         except InstallerError as error:  # the errors of the other engines are reported as well
             refused[name] = error
 
+    notes += explain_other_engines(host, options, engines)
     if asked and not (engines or refused):
         raise explain_absence(host, options, notes)
     return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)

@@ -814,3 +814,24 @@ class EngineState(Struct, frozen=True):
     def served(self) -> EffectiveConfig:
         """The config in force by the engine's answer, an empty config if the engine does not answer."""
         return self.serving or EffectiveConfig({}, "")
+
+
+class OtherEngine(Struct, frozen=True):
+    """An engine that serves CRI on a socket that is neither the usual one nor one of the options."""
+
+    kind: Engine
+    owner: str  # the unit, or the pid
+    socket: PurePosixPath
+
+    @property
+    def problem(self) -> str:
+        """The finding, as a sentence."""
+        title = self.kind.title
+        return f"another {title}, of {self.owner}, serves CRI on {self.socket}, and is not configured"
+
+    @property
+    def remedy(self) -> Remedy:
+        """The flags that name the engine."""
+        name = self.kind.name
+        socket = Option("socket", str(self.socket), name)
+        return Remedy("name it with ", Option("runtime", name), " ", socket)

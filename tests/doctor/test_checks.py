@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.change.restart import AT_NEXT_START
 from installer.config_text import Value
 from installer.engines import ENGINES
-from installer.model.engine import EffectiveConfig, Runtime
+from installer.model.engine import EffectiveConfig, OtherEngine, Runtime
 from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node
@@ -241,6 +241,15 @@ ACTS: dict[str, list[Act]] = {
         written("/etc/k0s/containerd.d/nvidia.toml", "version = 2\n") & unit("k0sworker", FAILED),
     ],
     "engine-kind": [warn(engine("docker", other_engine_reason="Podman answers on it"))],
+    "other-engines": [
+        warn(
+            node(
+                other_engines=(
+                    OtherEngine(ENGINES["containerd"], "k8s.service", PurePosixPath("/run/k8s.sock")),
+                )
+            )
+        )
+    ],
     "config-accepted": [
         engine("containerd", on_disk=EffectiveConfig({}, "", broken="expected key, found '='")),
         engine("containerd", on_disk=replace(SERVING, undefined="gone")),

@@ -10,16 +10,17 @@ from tests.engines.cri import Cri
 from tests.engines.images import ARCHIVE
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.second_engines import DOCKERD, started
-from tests.engines.told import sentence, served, snapshot
+from tests.engines.told import doctor, sentence, served, snapshot
 
 pytestmark = pytest.mark.any_version
 
 OTHER = "/usr/bin/containerd --config /etc/other/config.toml --address /run/other/containerd.sock"
 
 
-def second_containerd(node: Node) -> Cri:
+def second_containerd(node: Node, config: str | None = None) -> Cri:
     """Start another containerd with the config of the first."""
-    config = node.read(CONTAINERD).replace("/var/lib/containerd", "/var/lib/other")
+    if config is None:
+        config = node.read(CONTAINERD).replace("/var/lib/containerd", "/var/lib/other")
     node.write("/etc/other/config.toml", f'state = "/run/other"\n{config}')
     started(node, "other.service", OTHER)
     return Cri(node.root / "run/other/containerd.sock")
@@ -105,3 +106,24 @@ def test_a_containerd_that_serves_docker_only_is_left_alone_until_it_runs_a_pod(
     assert "left containerd alone" not in planned.stdout
     assert CONTAINERD in planned.stdout
     node.cri.remove_pod(pod)
+
+
+def test_a_containerd_with_cri_beside_the_one_of_docker_is_named(docker_node: Node) -> None:
+    """As on a DGX with Docker and Kubernetes from a snap: ``auto`` would configure Docker and say no word."""
+    node = docker_node
+    second_containerd(node, 'root = "/var/lib/other"\nversion = 2\n')
+    name = "another containerd, of other.service, serves CRI on /run/other/containerd.sock, and is not configured"
+    remedy = "--runtime containerd --socket containerd=/run/other/containerd.sock"
+
+    planned = node.installer("plan", *SOURCE).stdout
+    installed = node.installer("install", *SOURCE, check=True).stderr
+    _, checks = doctor(node)
+    both = ("--runtime", "docker", *remedy.split())
+    node.installer("install", *SOURCE, *both, check=True)
+    again = node.installer("plan", *SOURCE).stdout
+
+    for said in (planned, installed):
+        assert f"{name}: name it with {remedy}" in said
+    assert (checks["other-engines"]["level"], checks["other-engines"]["found"]) == ("warn", name)
+    assert "another containerd" not in again
+    node.installer("uninstall", check=True)

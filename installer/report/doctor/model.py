@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from installer.config_text import Tree, value_at
 from installer.engines import CONTAINERD
-from installer.model.engine import EffectiveConfig, EngineState, is_ours
+from installer.model.engine import EffectiveConfig, EngineState, OtherEngine, is_ours
 from installer.model.facts import CdiRow, list_some
 
 Version = tuple[int, ...]
@@ -198,6 +198,7 @@ class Node(Struct, frozen=True):
     specs: tuple[Spec, ...] = ()
     toolkits: tuple[Toolkit, ...] = ()
     engines: tuple[EngineExam, ...] = ()
+    other_engines: tuple[OtherEngine, ...] = ()  # engines with CRI on sockets that nobody has named
     processes: tuple[Process, ...] = ()
     runc: Mapping[str, tuple[Version, str]] = field(
         default_factory=dict

@@ -174,6 +174,13 @@ def check_config_accepted(exam: model.EngineExam) -> str:
     return exam.next_start_flaw
 
 
+def check_other_engines(node: Node) -> Verdict:
+    problems = [other.problem for other in node.other_engines]
+    if problems:
+        return warn(list_words(problems), "; ".join(other.remedy for other in node.other_engines))
+    return ok("none")
+
+
 def check_config_in_force(node: Node) -> Verdict:
     pending = _list_pending(node)
 

@@ -22,6 +22,7 @@ from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
 from installer.engines.dry_run import DryRuns
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
+from installer.engines.other_engines import find_other_engines
 from installer.engines.startup import find_lacks, find_moves, path_of, value_of
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
@@ -134,6 +135,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         specs=tuple(read_specifications(host)),
         toolkits=toolkits,
         engines=engines,
+        other_engines=find_other_engines(host, engines),
         processes=ask_processes(host, processes),
         runc=ask_runc(host),
         programs=_find_programs(host, toolkits, engines, hooks.values()),
