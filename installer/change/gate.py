@@ -32,7 +32,7 @@ from installer.change.undo_texts import (
     list_ours,
     make_undo_candidate,
 )
-from installer.config_text import leaves
+from installer.config_text import Edit, leaves
 from installer.engines import next_start
 from installer.engines.config_edits import (
     DEFAULT,
@@ -289,59 +289,88 @@ def choose_undo_texts(request: UndoRequest, *, keeps_runtimes: bool) -> Accepted
 def _find_refusal(
     request: UndoRequest, candidate: UndoCandidate, *, is_restarted: bool
 ) -> InstallerError | None:
-    """Return the error of an engine with the texts of a candidate; None for a good candidate.
+    """Return the reason why an engine may not get the texts of a candidate, by the first applicable rule.
 
-    The prediction is compared with two others: for the present texts, and for the present texts without
-    our unedited files. If either comparison finds no problem, the candidate is accepted.
+    Args:
+        request: the engine, and the rows of the engine.
+        candidate: the texts, with the predictions of the engine's program for now and after.
+        is_restarted: the engine would be restarted for the texts.
+
+    Returns:
+        The reason; None for texts that may be written.
+
+    Raises:
+        InstallerError: a text is not valid any more.
     """
-    row = request.row
-    engine = request.engine
-    facts = request.facts
     now = candidate.now
     after = candidate.after
-    ours = list_ours(row, candidate)
-    refusal = _refuse_default(engine, candidate, facts, ours)
+    refusal = _refuse_default(request.engine, candidate, request.facts, list_ours(request.row, candidate))
     if refusal is not None:
         return refusal
-    if now is None or after is None:
+    if now is None or after is None:  # no program was asked
         return None
-
     if now.fatal:
-        return _refuse_fatal(engine, candidate, after, is_restarted=is_restarted)
-
-    edits = list(chain.from_iterable(config.edits for config in candidate.rows))
-    # A default that had no definition before us either comes back as it was.
-    edited_runtimes = {runtime_of(edit.key) for edit in edits}
-    is_as_before = bool(after.undefined) and after.undefined in edited_runtimes
-    is_edited = _is_edited_by_others(facts, candidate)
-    if is_as_before and not is_edited:
-        return None
-    if not candidate.changes:
+        return _refuse_fatal(request.engine, candidate, after, is_restarted=is_restarted)
+    if not candidate.changes or _was_undefined_before_us(request, candidate, after):
         return None
 
-    gave_default = any(group_of(edit.key, row.name) == DEFAULT for edit in edits)
-    lived = predict_without_our_files(
-        request.engine_without_us, facts, read_present(engine, facts), request.dry_run
+    problems = _find_undo_problems(request, candidate, now, after)
+    if not problems:
+        return None
+    remedy = _find_remedy(request, candidate)
+    return _refuse_texts(request.engine, candidate, "; ".join(problems), remedy)
+
+
+def _was_undefined_before_us(request: UndoRequest, candidate: UndoCandidate, after: EffectiveConfig) -> bool:
+    """Tell whether the default runtime has no definition after the undo, as it had none before us."""
+    edited_runtimes = {runtime_of(edit.key) for edit in _list_edits(candidate)}
+    if not after.undefined or after.undefined not in edited_runtimes:
+        return False
+    return not _is_edited_by_others(request.facts, candidate)
+
+
+def _list_edits(candidate: UndoCandidate) -> list[Edit]:
+    """Return our edits of an engine's configs."""
+    return list(chain.from_iterable(config.edits for config in candidate.rows))
+
+
+def _find_undo_problems(
+    request: UndoRequest, candidate: UndoCandidate, now: EffectiveConfig, after: EffectiveConfig
+) -> list[str]:
+    """Return, in words, what the texts of a candidate would change besides our runtimes; none for no change.
+
+    The engine has to have in force afterwards either what it has now, or what it would have without the
+    unedited files of ours: such a file may replace settings of others, which come back. With a problem in
+    both comparisons all problems are returned, each once.
+    """
+    without_our_files = predict_without_our_files(
+        request.engine_without_us, request.facts, read_present(request.engine, request.facts), request.dry_run
     )
-    problems: list[str] = []
-    for before in (now, lived):
+    ours = list_ours(request.row, candidate)
+    gave_default = any(group_of(edit.key, request.row.name) == DEFAULT for edit in _list_edits(candidate))
+    problems: dict[str, None] = {}
+    for before in (now, without_our_files):
         expected = before
         if gave_default:
             # The default that we gave goes, and what our own file had taken from the others comes back.
             expected = replace(before, default=after.default)
-        problems = [*find_disturbances(expected, after, ours)]
-        if not problems:
-            return None
+        disturbances = [*find_disturbances(expected, after, ours)]
+        if not disturbances:
+            return []
+        problems.update(dict.fromkeys(disturbances))
+    return list(problems)
 
+
+def _find_remedy(request: UndoRequest, candidate: UndoCandidate) -> str:
+    """Return the act of the owner by which the engine would accept the texts of a candidate."""
     # In a file that we made, additions of others stay; they are not read without our import.
     kept = []
     for config, write in zip(request.configs, candidate.writes, strict=True):
-        if not config.original and write.after is not None and write.path != engine.config:
+        if not config.original and write.after is not None and write.path != request.engine.config:
             kept.append(str(write.path))
-    remedy = "correct that config"
     if kept:
-        remedy = f"move what was added to {', '.join(kept)} to a file of its own"
-    return _refuse_texts(engine, candidate, "; ".join(problems), remedy)
+        return f"move what was added to {', '.join(kept)} to a file of its own"
+    return "correct that config"
 
 
 def _refuse_fatal(

@@ -383,3 +383,21 @@ def test_a_default_that_ours_define_is_healed_and_no_undo_breaks_it_again() -> N
     back = plan_undo(undo_facts(case, after, final_of(plan)), case.options, predict_from_texts)
     assert predict_from_texts(facts.engines[0], written(after, back)).fatal == ""
     assert [row.name for row in final_of(back).engines] == ["docker"]
+
+
+def test_a_refused_undo_names_what_it_would_change_now_and_what_it_would_change_without_our_drop_in() -> None:
+    facts = undoing(WITH_DROP_IN, serving=served({"runc": "", **binaries_of(WITH_DROP_IN.options)}, "runc"))
+    present = facts.contents[CONFIG]
+
+    def reads_the_drop_in(_: EngineState, texts: Texts) -> EffectiveConfig:
+        if texts.get(DROP_IN) is not None:
+            return served({"runc": "", "kata": "", "mine": "", **binaries_of(WITH_DROP_IN.options)}, "runc")
+        if texts[CONFIG] == present:
+            return served({"runc": "", "crun": "", "mine": ""}, "runc")
+        return served({"runc": ""}, "runc")
+
+    back = plan_undo(facts, WITH_DROP_IN.options, reads_the_drop_in)
+
+    lost = [f"the runtime {name} would be lost" for name in ("kata", "mine", "crun")]
+    assert f"({'; '.join(lost)})" in back.needed[0].problem
+    assert writes_of(back) == []
