@@ -1,4 +1,7 @@
-"""The questions to an engine on its socket, whatever protocol the engine speaks. The protocols: apis.py."""
+"""The effects by which engines differ: the questions on an engine's socket, and one check of a start.
+
+What differs without an effect is a method of ``model.engine.Engine``. The protocols stand in apis.py.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +43,7 @@ class EngineApi(ABC):
     """The protocol of an engine's socket. Each call has its own deadline.
 
     All calls raise InstallerError if the engine does not answer, or answers something unexpected.
+    ``explain_failing_start`` is no call, and raises nothing.
     """
 
     greeting: bytes  # an engine answers this at once, before any question
@@ -88,15 +92,21 @@ class EngineApi(ABC):
         words: Sequence[str],  # noqa: ARG002
         config: PurePosixPath,  # noqa: ARG002
     ) -> str:
-        """Explain why a running engine would not start again with the present config; "" for no reason.
+        """Explain why an engine that systemd stops along with another engine's unit would not start again.
 
-        For an engine whose stop may end containers: the engine stops along with another engine's unit.
+        dockerd is such an engine: docker.service requires containerd.service. Its containers would stay down
+        with it, so the other engine is not restarted. The check runs the engine's own program on the present
+        config, and is for this reason no method of ``Engine``, whose methods are pure.
 
         Args:
             host: The node.
-            engine: The engine, as far as known.
-            words: The command line of the engine; () if unknown.
-            config: The root file.
+            engine: The engine that is stopped along, as far as known.
+            words: The command line of its process; () if unknown.
+            config: Its root file.
+
+        Returns:
+            The end of a sentence that begins with "cannot", such as "start with /etc/docker/daemon.json
+            (there is no storage-driver x)"; "" if the engine would start, or if that is not known.
         """
         return ""
 

@@ -32,9 +32,9 @@ DRIVERS: Final = frozenset({"", "cgroupfs", "systemd"})
 def explain_failing_start(
     host: Host, engine: EngineState, words: Sequence[str], config: PurePosixPath
 ) -> str:
-    """Explain why a dockerd with these words would not start with the present config; "" for no reason.
+    """Explain why dockerd would not start again with the present config; see ``EngineApi``.
 
-    ``engine`` is this dockerd, as far as known.
+    A reload accepts settings that end a start, so a running dockerd does not show that its config is good.
     """
     try:
         file = host.read(config)
