@@ -20,15 +20,16 @@ from installer.change import rows, step_reasons
 from installer.change.expected import expect_after_rollback
 from installer.change.gate import AcceptedInstall, choose_undo_texts
 from installer.change.install_texts import InstallRequest
+from installer.change.pending import describe_pending, explain_still_served, find_pending
 from installer.change.references import remember_named
-from installer.change.restart import UNREAD, When, decide_for_rollback, explain_pending, explain_still_served
-from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours, make_request
+from installer.change.restart import When, decide_for_rollback
+from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
 from installer.engines import next_start
 from installer.engines.config_edits import DryRun, digest_of, read_present, without_us
 from installer.engines.reload_plan import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
 from installer.model.engine import EffectiveConfig, EngineState, SeenStart
-from installer.model.facts import ConfigRow, EngineRow, Facts, Record
+from installer.model.facts import ConfigRow, EngineRow, Facts, Pending, Record
 from installer.model.files import DEFAULT_INSTALL_DIR, File
 from installer.model.options import InUse, Options
 from installer.model.steps import FindRuntimes, Part, Reload, Step, WriteConfig, name_part
@@ -113,7 +114,7 @@ def install_engine(install: EngineInstall) -> Part:
         if accepted.restart.when is When.NOW:
             notes += next_start.explain_fresh_edits(engine, facts)
         notes += next_start.explain_changes(engine, accepted.after, facts, ours)
-    pending = install.postponed or row.pending
+    pending = install.postponed or describe_pending(row)
     if pending:
         notes.append(f"{row.name}, pending: {pending}")
 
@@ -159,11 +160,10 @@ def _make_row(install: EngineInstall) -> EngineRow:
         unit=engine.unit,
         runtimes={entry.name: entry.binary for entry in present},
         state=state,
-        pending=explain_pending(request, candidate, accepted.restart, accepted.expected),
+        pending=find_pending(request, candidate, accepted.restart, accepted.expected),
         config=config,
         default=next((entry.name for entry in present if entry.default), ""),
         version=engine.version,
-        restart_due=install.postponed is not None,
         seen_start=_expect_start(install),
         proven=proven,
     )
@@ -220,6 +220,35 @@ def _expect_start(install: EngineInstall) -> SeenStart | None:
     )
 
 
+class EngineUndo(Struct, frozen=True):
+    """The undo of one engine: the accepted texts, and what stays.
+
+    Attributes:
+        request: The engine, and the rows of the engine.
+        candidate: The texts to write.
+        expected: What the engine has to serve in the end.
+        refusals: The reasons against the plainer candidates.
+        is_restarted: The steps restart or reload the engine.
+        keeps_runtimes: Our runtimes stay in the texts: containers need them, or the engine refuses the texts
+            without them.
+        still_served: The reason why the engine may still start our programs although the texts are without
+            our programs.
+    """
+
+    request: UndoRequest
+    candidate: UndoCandidate
+    expected: Reload
+    refusals: tuple[InstallerError, ...]
+    is_restarted: bool
+    keeps_runtimes: bool
+    still_served: InstallerError | None
+
+    @property
+    def engine(self) -> EngineState:
+        """The observed engine."""
+        return self.request.engine
+
+
 def undo_engine(row: EngineRow, facts: Facts, options: Options, dry_run: DryRun) -> Part:
     """Plan to take our runtimes away from an engine, with everything else kept in force.
 
@@ -236,97 +265,120 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, dry_run: DryRun)
     Raises:
         InstallerError: a text is not valid any more.
     """
-    request = make_request(row, facts, options, dry_run)
-    row = request.row
-    engine = request.engine
-    is_used = any(container.engine == row.name for container in facts.containers.running)
-    is_forced = options.in_use is InUse.FORCE and not engine.kind.needs_handler(engine.version)
+    undo = _make_undo(UndoRequest.of(row, facts, options, dry_run))
+    steps = _list_undo_steps(undo)
+    backups = []
+    for write in undo.candidate.writes:
+        original = without_us(write.path, facts)
+        if original is not None:
+            backups.append(original)
+    needed = [*undo.refusals[:1]]
+    if undo.still_served is not None:
+        needed.append(undo.still_served)
+    return Part(
+        name_part(row.name),
+        step_reasons.explain_undo(steps, undo.engine),
+        _make_rows_after_undo(undo, steps),
+        in_progress=undo.candidate.rows,
+        backups=tuple(backups),
+        notes=tuple(_list_undo_notes(undo)),
+        needed=tuple(needed),
+    )
 
+
+def _make_undo(request: UndoRequest) -> EngineUndo:
+    """Choose the texts of an undo, and decide what stays.
+
+    Raises:
+        InstallerError: a text is not valid any more.
+    """
+    engine = request.engine
+    is_used = any(container.engine == engine.name for container in request.facts.containers.running)
+    is_forced = request.options.in_use is InUse.FORCE and not engine.kind.needs_handler(engine.version)
     accepted = choose_undo_texts(request, keeps_runtimes=is_used and not is_forced)
+
     candidate = accepted.candidate
     restart = accepted.restart
-    still_served: InstallerError | None = None
     is_restarted = restart.when is When.NOW and not restart.refusals
+    still_served: InstallerError | None = None
     if restart.refusals:
         still_served = restart.refusals[0]
-        if engine.kind.restarts_itself:  # k0s restarts its engine for any write
+        if engine.kind.restarts_itself:  # a write would restart the engine: nothing is written
             candidate = UndoCandidate(
                 rows=request.configs, kept_rows=request.configs, demoted=candidate.demoted
             )
     elif not is_restarted:
         still_served = explain_still_served(request, candidate)
-
-    steps: Sequence[Step] = candidate.changes
-    if is_restarted:
-        # What dockerd has in force counts as unknown: it may have read other texts since it was asked.
-        steps = plan_reload(candidate.writes, accepted.expected, None, engine)
-
-    backups = []
-    for write in candidate.writes:
-        original = without_us(write.path, facts)
-        if original is not None:
-            backups.append(original)
-
-    ours = list_ours(row, candidate)
-    notes = [*candidate.notes]
-    if candidate.start_failure:
-        notes.append(f"{engine.title} does not start without our edits either: {candidate.start_failure}")
-    notes += next_start.explain_stale_runtimes(engine, candidate.after, ours)
-    if is_restarted:
-        if options.accept_pending:
-            notes += next_start.explain_accepted(engine, candidate.after, ours)
-        notes += next_start.explain_changes(engine, candidate.after, facts, ours)
-
-    needed = [*accepted.refusals[:1]]
-    if still_served is not None:
-        needed.append(still_served)
-    stays = is_used or bool(accepted.refusals)
-    return Part(
-        name_part(row.name),
-        step_reasons.explain_undo(steps, engine),
-        _make_rows_after_undo(request, candidate, steps, stays=stays, still_served=still_served),
-        in_progress=candidate.rows,
-        backups=tuple(backups),
-        notes=tuple(notes),
-        needed=tuple(needed),
+    return EngineUndo(
+        request=request,
+        candidate=candidate,
+        expected=accepted.expected,
+        refusals=accepted.refusals,
+        is_restarted=is_restarted,
+        keeps_runtimes=is_used or bool(accepted.refusals),
+        still_served=still_served,
     )
 
 
-def _make_rows_after_undo(
-    request: UndoRequest,
-    candidate: UndoCandidate,
-    steps: Sequence[Step],
-    *,
-    stays: bool,
-    still_served: InstallerError | None,
-) -> Record:
-    """Return the ledger's rows of an engine after the undo.
+def _list_undo_steps(undo: EngineUndo) -> Sequence[Step]:
+    """Return the writes of an undo, around the restart or reload if there is one."""
+    if not undo.is_restarted:
+        return undo.candidate.changes
+    # What dockerd has in force counts as unknown: it may have read other texts since it was asked.
+    return plan_reload(undo.candidate.writes, undo.expected, None, undo.engine)
 
-    ``stays``: our runtimes are not removed. ``still_served``: the reason why the engine may still start our
-    programs although the texts are without our programs.
-    """
-    row = request.row
-    kind = request.engine.kind
-    pending = UNREAD if still_served is not None else ""
-    if stays:
-        default = "" if candidate.demoted else row.default
-        # Copies of a root file are looked for each time.
-        kept_configs = tuple(each for each in candidate.kept_rows if not kind.is_copy(each.path))
-        return Record(engines=(replace(row, default=default, pending=pending),), configs=kept_configs)
-    if still_served is not None:
+
+def _list_undo_notes(undo: EngineUndo) -> Iterator[str]:
+    """Yield what the owner of an engine is told about the undo."""
+    engine = undo.engine
+    request = undo.request
+    candidate = undo.candidate
+    ours = list_ours(request.row, candidate)
+    yield from candidate.notes
+    if candidate.start_failure:
+        yield f"{engine.title} does not start without our edits either: {candidate.start_failure}"
+    yield from next_start.explain_stale_runtimes(engine, candidate.after, ours)
+    if not undo.is_restarted:
+        return
+    if request.options.accept_pending:
+        yield from next_start.explain_accepted(engine, candidate.after, ours)
+    yield from next_start.explain_changes(engine, candidate.after, request.facts, ours)
+
+
+def _make_rows_after_undo(undo: EngineUndo, steps: Sequence[Step]) -> Record:
+    """Return the ledger's rows of an engine after the ``steps`` of an undo."""
+    row = undo.request.row
+    is_copy = undo.engine.kind.is_copy  # copies of a root file are looked for each time
+    if undo.keeps_runtimes:
+        kept_row = replace(
+            row, default="" if undo.candidate.demoted else row.default, pending=_find_pending_after_undo(undo)
+        )
+        kept_configs = tuple(each for each in undo.candidate.kept_rows if not is_copy(each.path))
+        return Record(engines=(kept_row,), configs=kept_configs)
+    if undo.still_served is not None:
         # The next undo finds nothing more to write, and goes on from here.
-        configs = tuple(each for each in request.configs if not kind.is_copy(each.path))
-        return Record(engines=(replace(row, pending=pending),), configs=configs)
+        kept_row = replace(row, pending=_find_pending_after_undo(undo))
+        configs = tuple(each for each in undo.request.configs if not is_copy(each.path))
+        return Record(engines=(kept_row,), configs=configs)
+
     # The rows that stay are of files that named the toolkit before us: they may still name it.
     texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     named = []
-    for config in candidate.rows:
+    for config in undo.candidate.rows:
         if not config.named:
             continue
         last = texts.get(config.path)
         digests = (last.digest,) if last is not None else config.ours
         named.append(replace(config, ours=digests, edits=()))
     return Record(configs=tuple(named))
+
+
+def _find_pending_after_undo(undo: EngineUndo) -> Pending | None:
+    """Return what an engine will not have read at the end of an undo; None for nothing."""
+    if undo.still_served is not None:
+        return Pending.RESTART_AFTER_UNDO
+    # The engine has still never read our config, if the restart of the install was due.
+    return undo.request.row.pending if undo.request.row.restart_due else None
 
 
 def roll_back_engine(

@@ -70,7 +70,7 @@ def _has_unfinished_default(request: InstallRequest) -> bool:
     """Tell whether our install has set the default, is pending, or did not finish."""
     if request.row is None:
         return False
-    if request.row.pending or not request.facts.record.finished:
+    if request.row.pending is not None or not request.facts.record.finished:
         return True
     for row in configs_of(request.engine, request.facts):
         if any(group_of(edit.key, request.engine.name) == DEFAULT for edit in row.edits):

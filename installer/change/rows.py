@@ -47,10 +47,14 @@ def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:
     removed = [row for row in record.configs if final.config(row.path) is None]
     known = add_known_texts((*configs, *removed), steps)
 
-    due = {row.name for row in record.engines if row.restart_due}
     engines = []
     for engine in final.engines:
-        engines.append(replace(engine, restart_due=engine.restart_due or engine.name in due))
+        before_plan = record.engine(engine.name)
+        if before_plan is not None and before_plan.restart_due:
+            # The restart of an earlier plan stays due until this plan has proven the engine.
+            engines.append(replace(engine, pending=before_plan.pending))
+        else:
+            engines.append(engine)
     return replace(final, engines=tuple(engines), configs=tuple(known), finished=False, failed=record.failed)
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import PurePosixPath
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +29,28 @@ class UndoRequest(Struct, frozen=True):
     # texts of CRI-O are completed by what it serves.
     engine_without_us: EngineState
 
+    @classmethod
+    def of(cls, row: EngineRow, facts: Facts, options: Options, dry_run: DryRun) -> Self:
+        """Return the undo of the engine of a row."""
+        row = _add_earlier_runtimes(row, facts)
+        engine = next(each for each in facts.engines if each.name == row.name)
+        engine_without_us = engine
+        if engine.serving is not None:
+            handlers = {}
+            for name, runtime in engine.serving.handlers.items():
+                if name not in row.runtimes:
+                    handlers[name] = runtime
+            engine_without_us = replace(engine, serving=replace(engine.serving, handlers=handlers))
+        return cls(
+            row=row,
+            engine=engine,
+            facts=facts,
+            options=options,
+            dry_run=dry_run,
+            configs=tuple(config for config in facts.record.configs if config.engine == row.name),
+            engine_without_us=engine_without_us,
+        )
+
 
 class UndoCandidate(Struct, frozen=True):
     """The texts of an engine without us, or, if ``demoted``, only without our default runtime."""
@@ -50,28 +73,6 @@ class UndoCandidate(Struct, frozen=True):
     def texts(self) -> dict[PurePosixPath, File | None]:
         """The texts after the writes, by path."""
         return {write.path: write.after for write in self.writes}
-
-
-def make_request(row: EngineRow, facts: Facts, options: Options, dry_run: DryRun) -> UndoRequest:
-    """Return the undo of the engine of a row."""
-    row = _add_earlier_runtimes(row, facts)
-    engine = next(each for each in facts.engines if each.name == row.name)
-    engine_without_us = engine
-    if engine.serving is not None:
-        handlers = {}
-        for name, runtime in engine.serving.handlers.items():
-            if name not in row.runtimes:
-                handlers[name] = runtime
-        engine_without_us = replace(engine, serving=replace(engine.serving, handlers=handlers))
-    return UndoRequest(
-        row=row,
-        engine=engine,
-        facts=facts,
-        options=options,
-        dry_run=dry_run,
-        configs=tuple(config for config in facts.record.configs if config.engine == row.name),
-        engine_without_us=engine_without_us,
-    )
 
 
 def _add_earlier_runtimes(row: EngineRow, facts: Facts) -> EngineRow:

@@ -115,7 +115,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             engine = with_drop_in(host, engine)
             overruled += explain_unread(host, engine)
             overruled += explain_unread_root(host, engine, places)
-            is_proven = record.finished and row is not None and not row.pending
+            is_proven = record.finished and row is not None and row.pending is None
             if not is_proven:
                 ours = (engine.drop_in,) if engine.drop_in is not None else ()
                 engine = replace(engine, outdated=is_outdated(host, engine, ours))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from installer.change.ledger import is_foreign, is_ledger_lost, read_record, read_saved
 from installer.change.lost_ledger import find_install_dir, find_left_behind, find_lost_specification
-from installer.change.restart import LEFT, PENDING
+from installer.change.pending import PENDING, describe_pending
 from installer.config_text import Edit
 from installer.config_text.change import list_missing
 from installer.engines import ENGINES
@@ -28,7 +28,7 @@ from installer.lifecycle import handover
 from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.last_check import NOT_RUNNING, EngineCheck, LastCheck, read_check
 from installer.lifecycle.readiness import format_utc
-from installer.model.facts import ConfigRow, EngineRow, Record, SpecialVersion, ToolkitRow
+from installer.model.facts import ConfigRow, EngineRow, Pending, Record, SpecialVersion, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.nri.state import describe_plugin
@@ -205,14 +205,14 @@ def _list_recorded(
             yield Line(GPU_KIND, f"no CDI specification: {record.cdi.lacking}", good=True)
     act = "undo" if record.undo_problem else "install"
     for engine in record.engines:
-        if engine.pending and not _is_taken_up(host, engine):
-            state = f"{PENDING} since the last {act}: {engine.pending}"
+        if engine.pending is not None and not _is_taken_up(host, engine):
+            state = f"{PENDING} since the last {act}: {describe_pending(engine)}"
             yield Line(engine.name, state, good=not engine.restart_due)
 
 
 def _is_taken_up(host: Host, row: EngineRow) -> bool:
     """Tell whether an engine, with the restart left to the owner, serves the install's settings by now."""
-    if row.pending != LEFT:
+    if row.pending is not Pending.RESTART_BY_OWNER:
         return False
     engine = engine_of_row(row)
     if is_socket_activated(host, engine.kind, engine.socket, engine.unit):
@@ -308,7 +308,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
         for lack in comparison.lacks:
             state = f"drifted: {lack} in its configs: {comparison.refused or REPAIR}"
             yield Line(name, state, later=ignores or runs_hook)
-        unread = name in engines and engines[name].pending
+        unread = name in engines and engines[name].pending is not None
         kept = "" if comparison.lacks or record.undo_problem or unread else ", our keys in force"
         for row in rows:
             try:

@@ -76,6 +76,17 @@ class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         return bool(self.edits) or self.syntax is None
 
 
+class Pending(StrEnum):
+    """What an engine has not read of the texts that the last plan left, and who restarts the engine."""
+
+    RESTART_WHEN_IDLE = "restart-when-idle"  # ``run`` does, as soon as the engine creates no container
+    RESTART_BY_OWNER = "restart-by-owner"  # the owner does: --restart-mode is none
+    # The owner or the next undo does: until then the engine may start our programs, which stay.
+    RESTART_AFTER_UNDO = "restart-after-undo"
+    CDI_AT_NEXT_START = "cdi-at-next-start"  # the owner does: a reload does not switch CDI on
+    CDI_UNSUPPORTED = "cdi-unsupported"  # nobody need: this release of the engine has no CDI
+
+
 class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The row of a configured engine: the engine's socket, and the program of each of our runtimes."""
 
@@ -84,13 +95,17 @@ class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     unit: str
     runtimes: Mapping[str, PurePosixPath]
     state: PurePosixPath | None = None  # the containers' directory, searched also while the engine is stopped
-    pending: str = ""  # the changes that the last answer did not show yet, and when they come
+    pending: Pending | None = None  # None if the engine has read everything
     config: PurePosixPath | None = None  # the root config; None if nothing has to be set there
     default: str = ""  # the wanted default runtime
     version: tuple[int, ...] | None = None
-    restart_due: bool = False  # the engine must still be restarted to read its configs
     seen_start: SeenStart | None = None  # the last start with known texts
     proven: str = ""  # the digest of all texts of the engine after the last install; "" if unknown
+
+    @property
+    def restart_due(self) -> bool:
+        """Whether ``run`` still has to restart the engine: the engine has never read these texts of ours."""
+        return self.pending is Pending.RESTART_WHEN_IDLE
 
 
 class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,8 +12,8 @@ from installer.engines.reload import with_creating
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.lifecycle.drift import Drifted, find_refusal
-from installer.model.engine import EffectiveConfig, EngineState, RuntimeEntry
-from installer.model.facts import Container, ContainerFacts, Facts, Failure, Record, ToolkitFacts
+from installer.model.engine import EffectiveConfig, EngineState, Flags, RuntimeEntry
+from installer.model.facts import Container, ContainerFacts, Facts, Failure, Pending, Record, ToolkitFacts
 from installer.model.files import ROOT, Kind
 from installer.model.options import Drift, InUse, Options, RestartMode
 from installer.model.steps import (
@@ -195,9 +195,28 @@ def test_an_undo_restarts_no_engine_that_has_never_read_our_config(case: golden.
     assert golden.reloads_of(restarted_since), "by its owner"
 
 
+@pytest.mark.parametrize(
+    ("serves_ours", "pending"), [(False, Pending.RESTART_WHEN_IDLE), (True, Pending.RESTART_AFTER_UNDO)]
+)
+def test_an_undo_that_keeps_our_texts_leaves_the_restart_due_unless_the_owner_has_restarted_the_engine(
+    pending: Pending, *, serves_ours: bool
+) -> None:
+    _, disk, held = _pending(CONTAINERD)
+    serving = golden.served({"runc": "", **golden.binaries_of(CONTAINERD.options)}, "gpu")
+    facts = golden.undo_facts(CONTAINERD, disk, held)
+    facts = golden.with_engines(
+        facts, serving=serving if serves_ours else BEFORE, next_flags=Flags(default="gpu")
+    )
+
+    plan = plan_undo(facts, replace(CONTAINERD.options, restart_mode=RestartMode.NONE))
+
+    assert [error.code for error in plan.needed][:1] == ["runtime-needed"]
+    assert [row.pending for row in golden.final_of(plan).engines] == [pending]
+
+
 def test_a_restart_that_was_due_is_no_drift_and_one_for_drift_is_left_to_its_policy() -> None:
     _, disk, held = _pending(CONTAINERD)
-    proven = replace(held, engines=tuple(replace(row, restart_due=False) for row in held.engines))
+    proven = replace(held, engines=tuple(replace(row, pending=None) for row in held.engines))
     for creating in ((), BUSY):
         due, found = (Drifted.of(_later(disk, rows, creating), Record()) for rows in (held, proven))
         asked = [find_refusal(each, found, {}, 100.0, str) for each in (Drift.AUTO, Drift.REPAIR)]

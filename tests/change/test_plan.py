@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from installer.change.pending import describe_pending
 from installer.change.plan import Plan, entries_for, plan_install
 from installer.config_text import Syntax, WantedKey
 from installer.engines import ENGINES
@@ -112,7 +113,7 @@ def test_a_restart_that_is_left_to_its_owner_is_pending_until_the_engine_serves_
     for serving, pending in ((served({"runc": ""}, "runc"), True), (SERVING, False), (None, False)):
         (row,) = final_of(plan_install(_facts(serving), CASE.options)).engines
 
-        assert ("leaves to you" in row.pending) is pending
+        assert ("leaves to you" in describe_pending(row)) is pending
 
 
 def test_the_name_of_a_second_runtime_chooses_the_default_alone() -> None:

@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import Texts, predict_from_texts, tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import EffectiveConfig, EngineState
-from installer.model.facts import Container, ContainerFacts, Facts, Record
+from installer.model.facts import Container, ContainerFacts, Facts, Pending, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import (
@@ -132,7 +132,10 @@ def check_refused_undo(case: Case) -> None:
     left = final_of(refused)
     assert [error.problem for error in refused.needed] == [REFUSED.problem], case.path.name
     assert (written(disk, refused), reloads_of(refused)) == (case.before, [])
-    assert (left.toolkit, [row.pending != "" for row in left.engines]) == (held.toolkit, [True])
+    assert (left.toolkit, [row.pending for row in left.engines]) == (
+        held.toolkit,
+        [Pending.RESTART_AFTER_UNDO],
+    )
     again = with_engines(undo_facts(case, case.before, left), serving=serving, not_restarted=REFUSED)
     assert writes_of(plan_undo(again, options)) == []
     assert final_of(plan_undo(again, options)).configs == left.configs

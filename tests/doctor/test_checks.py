@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.change.restart import AT_NEXT_START
+from installer.change.pending import AT_NEXT_START
 from installer.config_text import Value
 from installer.engines import ENGINES
 from installer.model.engine import EffectiveConfig, OtherEngine, Runtime

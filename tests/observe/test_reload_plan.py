@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.change import restart, rows, step_reasons
+from installer.change import pending, rows, step_reasons
 from installer.config_text import Tree
 from installer.engines import ENGINES, next_start, reload_plan
 from installer.engines.config_edits import digest_of
@@ -165,11 +165,12 @@ def test_what_becomes_of_cdi_after_a_reload(
 ) -> None:
     facts = engine(name, EffectiveConfig({}, "runc", cdi=cdi))
 
-    found = restart.explain_pending_cdi(facts, Extras(cdi=asked), asks_cdi=told)
+    found = pending.find_pending_cdi(facts, Extras(cdi=asked), asks_cdi=told)
+    row = EngineRow(name, facts.socket, facts.unit, {}, pending=found)
 
-    assert found.endswith(said_of_it)
+    assert pending.describe_pending(row).endswith(said_of_it)
     assert bool(found) == bool(said_of_it)
-    assert restart.explain_pending_cdi(replace(facts, serving=None), Extras(cdi=asked), asks_cdi=told) == ""
+    assert pending.find_pending_cdi(replace(facts, serving=None), Extras(cdi=asked), asks_cdi=told) is None
 
 
 def _dumped(driver: bool, *names: str, default: str = "runc", schema: int = 3) -> EffectiveConfig:  # noqa: FBT001

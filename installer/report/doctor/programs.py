@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from installer.change.restart import AT_NEXT_START, PENDING
+from installer.change.pending import AT_NEXT_START, PENDING
 from installer.engines import CONTAINERD, ENGINES
 from installer.model.engine import is_ours
 from installer.model.facts import count
