@@ -43,3 +43,13 @@ def anchors(document: Path) -> set[str]:
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     named = set(re.findall(r'<a id="([\w-]+)"></a>', text))
     return named | {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def version_rows() -> dict[str, tuple[str, str, str]]:
+    """Return the matrix of docs/versions.md: what was run, edited only and not tried, by the first column."""
+    matrix = (PROJECT / "docs/versions.md").read_text().partition("## ")[0]
+    found = {}
+    for row in re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", matrix, re.MULTILINE):
+        title, run, edited, untried = row
+        found[title] = (run, edited, untried)
+    return found

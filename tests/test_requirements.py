@@ -84,7 +84,7 @@ CHART = "deploy/helm/node-toolkit-installer/Chart.yaml"
 REPEATED = (
     ("deploy/kustomize/components/image/kustomization.yaml", "newTag: "),
     (CHART, "appVersion: "),
-    ("README.md", "It is young: version "),
+    ("README.md", "**It is a beta** (version "),
     ("README.md", 'version: "'),
     ("README.md", "newTag: "),
     ("README.md", "node-toolkit-installer:"),
