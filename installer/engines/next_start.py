@@ -192,70 +192,114 @@ def explain_accepted(
 def explain_lost_containers(
     engine: EngineState, after: EffectiveConfig, facts: Facts
 ) -> Iterator[InstallerError]:
-    """Yield the first container that a restart would lose: its handler would lead to another runtime.
+    """Yield the error for the first running container that the engine would not find after a restart.
 
-    An engine like CRI-O finds a container of the default handler by the default of the moment. Our default
-    hides the owner's default: the owner may have changed it, and restarted the engine, without an effect.
+    CRI-O finds a running container by the handler of the container: the handler's runtime has a program and a
+    directory of state, its runtime_root. A container of the default handler is found by the default of the
+    moment. Our default hides the owner's default: the owner may have changed it, and restarted the engine,
+    without an effect.
+
+    Args:
+        engine: the running engine, with its running containers.
+        after: the config in force after the restart.
+        facts: the facts about the node.
     """
-    find_root = engine.kind.find_runtime_root
-    serving = engine.serving
-    if not engine.kind.finds_by_handler or serving is None or after.broken:
+    if not engine.kind.finds_by_handler or engine.serving is None or after.broken:
         return
-    # A reloaded CRI-O does.
+    for container in engine.live:
+        error = _explain_lost_container(engine, engine.serving, container, after, facts)
+        if error is not None:
+            yield error
+            return
+
+
+def _explain_lost_container(
+    engine: EngineState,
+    serving: EffectiveConfig,
+    container: LiveContainer,
+    after: EffectiveConfig,
+    facts: Facts,
+) -> InstallerError | None:
+    """Explain why the engine would not find a container with ``after`` in force; None if it would.
+
+    None also for a container that the engine does not find with ``serving``, its present config: such a
+    container is lost already.
+    """
+    name = container.handler or after.default
+    if name in engine.next_flags.runtimes:  # a flag of the next start defines the runtime, no file does
+        return None
+    # A CRI-O that has reloaded its config reports the config of its next start, not the config in force.
     reports_next_start = bool(engine.kind.reload_misreports and engine.changed)
-    for live in engine.live:
-        name = live.handler or after.default
-        if name in engine.next_flags.runtimes:  # the files do not have its definition
-            continue
-        if name not in after.handlers:
-            # A runtime of others may be built into an engine whose program was not asked. A container whose
-            # runtime is not served is lost already.
-            is_undefined = after.told or is_ours(live.program)
-            if is_undefined and (name in serving.handlers or reports_next_start):
-                yield _refuse_undefined(engine, live, name)
-                return
-            continue
-        now = find_root(serving, live.handler, engine.version)
-        later = find_root(after, live.handler, engine.version)
-        # A container that is not where the engine looks for it now is lost already.
-        is_found = now == live.runtime_root or (reports_next_start and now == later)
-        if later != live.runtime_root and is_found:
-            present = f"runs under the runtime_root {live.runtime_root}"
-            wanted = f"under {later}"
-        else:
-            program = _find_kind(live.program, facts)
-            next_program = _find_kind(after.handlers[name].binary or name, facts)
-            if later != live.runtime_root or program == next_program or not (program and next_program):
-                continue
-            present = f"runs with {program}"
-            wanted = f"with {next_program}"
-        changed = f"the runtime {name}" if live.handler else "the default runtime"
-        yield InstallerError(
-            f"restart {engine.title} (the container {live.name} {present}, and after a restart "
-            f"{engine.title} looks for it {wanted}, by the runtime {name})",
-            remedy=f"delete that pod, or undo the change of {changed}, then run again",
-            code="pending-by-others",
-        )
-        return
+    if name not in after.handlers:
+        # A runtime of others may be built into an engine whose program was not asked.
+        is_undefined = after.told or is_ours(container.program)
+        is_found_now = name in serving.handlers or reports_next_start
+        if is_undefined and is_found_now:
+            return _refuse_undefined(engine, container, name)
+        return None
+
+    find_root = engine.kind.find_runtime_root
+    next_root = find_root(after, container.handler, engine.version)
+    if next_root != container.runtime_root:
+        root_now = find_root(serving, container.handler, engine.version)
+        is_found_now = root_now == container.runtime_root or (reports_next_start and root_now == next_root)
+        if not is_found_now:
+            return None
+        present = f"runs under the runtime_root {container.runtime_root}"
+        return _refuse_lost(engine, container, name, present, wanted=f"under {next_root}")
+
+    oci_runtime = _find_oci_runtime(container.program, facts)
+    next_oci_runtime = _find_oci_runtime(after.handlers[name].binary or name, facts)
+    is_unknown = not (oci_runtime and next_oci_runtime)
+    if is_unknown or oci_runtime == next_oci_runtime:
+        return None
+    return _refuse_lost(
+        engine, container, name, f"runs with {oci_runtime}", wanted=f"with {next_oci_runtime}"
+    )
 
 
-def _refuse_undefined(engine: EngineState, live: LiveContainer, name: str) -> InstallerError:
+def _refuse_lost(
+    engine: EngineState, container: LiveContainer, name: str, present: str, *, wanted: str
+) -> InstallerError:
+    """Refuse a restart after which the engine would look for a container elsewhere, or by another program.
+
+    Args:
+        engine: the engine.
+        container: the running container.
+        name: the runtime by which the engine would look for the container.
+        present: how the container runs, as part of a sentence.
+        wanted: how the engine would look for the container, as part of a sentence.
+    """
+    changed = f"the runtime {name}" if container.handler else "the default runtime"
+    return InstallerError(
+        f"restart {engine.title} (the container {container.name} {present}, and after a restart "
+        f"{engine.title} looks for it {wanted}, by the runtime {name})",
+        remedy=f"delete that pod, or undo the change of {changed}, then run again",
+        code="pending-by-others",
+    )
+
+
+def _refuse_undefined(engine: EngineState, container: LiveContainer, name: str) -> InstallerError:
     """Refuse a restart that would leave the runtime of a running container undefined."""
     return InstallerError(
-        f"restart {engine.title} (the container {live.name} runs on {name}, which the next start of "
+        f"restart {engine.title} (the container {container.name} runs on {name}, which the next start of "
         f"{engine.title} does not define)",
         remedy="delete that pod, then run again",
         code="pending-by-others",
     )
 
 
-def _find_kind(program: str, facts: Facts) -> str:
-    """Return the OCI runtime of a program: the program, or the runtime wrapped by ours; "" if unknown."""
+def _find_oci_runtime(program: str, facts: Facts) -> str:
+    """Return the name of the OCI runtime behind a program, such as crun; "" if unknown.
+
+    A program of ours wraps the first runtime in the toolkit's config.toml.
+    """
     if is_ours(program):
-        words = toolkit_runtimes(facts.record.toolkit.rendered) if facts.record.toolkit is not None else ()
-        program = words[0] if words else ""
+        rendered = facts.record.toolkit.rendered if facts.record.toolkit is not None else ""
+        wrapped = toolkit_runtimes(rendered)
+        program = wrapped[0] if wrapped else ""
     name = PurePosixPath(program).name
-    return next((kind for kind in OCI_RUNTIMES if kind in name), name)
+    return next((runtime for runtime in OCI_RUNTIMES if runtime in name), name)
 
 
 def explain_other_major(engine: EngineState, found: EffectiveConfig) -> InstallerError | None:
