@@ -98,15 +98,15 @@ def predict_without_our_files(
     return effect
 
 
-class Undone(Struct, frozen=True):
+class TextWithoutUs(Struct, frozen=True):
     """A text without our keys, and the edits without a simple undo."""
 
     text: str = ""
-    overruled: tuple[Edit, ...] = ()  # edits with keys changed since: these keys stay
-    emptied: tuple[Key, ...] = ()  # settings of others in a runtime of ours, removed with the runtime
+    edited: tuple[Edit, ...] = ()  # the keys of these edits were changed by others since, and stay
+    orphans: tuple[Key, ...] = ()  # settings of others in a runtime of ours, removed with the runtime
     # Runtimes edited to start another program, with that program: these runtimes stay as they are.
-    taken: Mapping[str, str] = field(default_factory=dict)
-    relied_on: tuple[Edit, ...] = ()  # edits that stay: an engine needs them to read additions of others
+    taken_over: Mapping[str, str] = field(default_factory=dict)
+    needed: tuple[Edit, ...] = ()  # edits that stay: an engine needs them to read additions of others
 
 
 class ConfigChange(Struct, frozen=True):
@@ -162,16 +162,22 @@ def without_us(path: PurePosixPath, facts: Facts) -> File | None:
     return undo_config(path, facts)[0]
 
 
-def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tuple[File | None, Undone]:
+def undo_config(
+    path: PurePosixPath, facts: Facts, *, demoted: bool = False
+) -> tuple[File | None, TextWithoutUs]:
     """Compute the file at ``path`` without us, and how our keys were removed from an edited text.
 
-    Mode, owner and labels stay as in the present file: we never change them. If the saved copy is lost,
-    our keys are removed from the present text, as from an edited text.
+    An unedited text of ours is replaced by the saved copy. From a text that others have edited since, and if
+    the saved copy is lost, our keys are removed. Mode, owner and labels stay as in the present file: we never
+    change them.
 
     Args:
         path: the path of the config.
         facts: the facts about the node.
         demoted: remove only the settings that make a runtime of ours the default.
+
+    Returns:
+        The file, None for no file; and the removal, empty if no key was removed from a text.
 
     Raises:
         InstallerError: an edited text is not valid.
@@ -179,28 +185,34 @@ def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> 
     now = facts.contents[path]
     row = facts.record.config(path)
     if row is None or now is None:
-        return now, Undone()
-    # A hook that still starts our program is removed whole: CRI-O dies of a part of a hook.
-    program = [edit for edit in row.edits if edit.key == ("hook", "path")]
-    ours = now.digest in row.ours or (
-        is_hook(row)
-        and row.syntax is not None
-        and not list_missing(text_of(now, path), program, row.syntax, name=str(path))
-    )
-    if ours and not demoted and path not in facts.lost:
+        return now, TextWithoutUs()
+
+    is_ours = now.digest in row.ours or _is_hook_with_our_program(row, now)
+    if is_ours and not demoted and path not in facts.lost:
         original = facts.originals[path]
-        return original and replace(original, meta=now.meta), Undone()
-    if row.syntax is None or (is_hook(row) and not ours):
-        return now, Undone()  # the file was ours as a whole and is now an administrator's
+        return original and replace(original, meta=now.meta), TextWithoutUs()
+    if row.syntax is None or (is_hook(row) and not is_ours):
+        return now, TextWithoutUs()  # we wrote the whole file, and an administrator has edited it since
 
     edits = []
     for edit in relocate_edits(row, now):
         if not demoted or group_of(edit.key, row.engine) == DEFAULT:
             edits.append(edit)
-    undone = _EditedText.of(now, path, row.syntax, facts).remove(edits)
-    if row.original is None and not undone.text.strip():
-        return None, undone
-    return File(undone.text.encode(), now.meta), undone
+    removal = _EditedText.of(now, path, row.syntax, facts).remove(edits)
+    if row.original is None and not removal.text.strip():
+        return None, removal
+    return File(removal.text.encode(), now.meta), removal
+
+
+def _is_hook_with_our_program(row: ConfigRow, now: File) -> bool:
+    """Tell whether a file is our OCI hook and still starts our program, whatever else was edited.
+
+    The undo removes the whole hook: CRI-O dies of a part of a hook.
+    """
+    if not is_hook(row) or row.syntax is None:
+        return False
+    program = [edit for edit in row.edits if edit.key == ("hook", "path")]
+    return not list_missing(text_of(now, row.path), program, row.syntax, name=str(row.path))
 
 
 def is_hook(row: ConfigRow) -> bool:
@@ -208,16 +220,16 @@ def is_hook(row: ConfigRow) -> bool:
     return row.path.suffix == ".json" and row.engine in ENGINES and bool(ENGINES[row.engine].hook_dir)
 
 
-def notes_of(path: PurePosixPath, was: Undone) -> Iterator[str]:
-    """Yield notes for the owner of a file about the text without us."""
-    for edit in was.overruled:
+def notes_of(path: PurePosixPath, removal: TextWithoutUs) -> Iterator[str]:
+    """Yield notes for the owner of a file about the removal of our keys."""
+    for edit in removal.edited:
         yield f"left {'.'.join(edit.key)} in {path}: it was edited after the install"
-    for edit in was.relied_on:
+    for edit in removal.needed:
         if edit.after != EMPTY:
             yield f"left {'.'.join(edit.key)} in {path}: what others have added there needs it"
-    for key in was.emptied:
+    for key in removal.orphans:
         yield f"removed {'.'.join(key)} from {path}: it was a setting of our runtime"
-    for name, program in was.taken.items():
+    for name, program in removal.taken_over.items():
         yield f"left the runtime {name} in {path} as it is: it was edited to start {program}"
 
 
@@ -263,62 +275,86 @@ def _names_ours(edit: Edit, engine: str) -> bool:
 
 
 def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange:
-    """Plan the change from a config of the engine ``name`` to the wanted text.
+    """Plan the change of a config to the wanted keys, and make the config's new row in the ledger.
+
+    The new text is the text without us with the wanted keys. If others have edited our last text, the new
+    text is their text with the wanted keys, and without the keys that only an earlier install wanted.
+
+    Args:
+        name: the engine's name.
+        wanted: the path of the config, and the wanted keys.
+        facts: the facts about the node.
 
     Raises:
         InstallerError: a text, or the type of a value, is not valid.
     """
     path = wanted.path
-    syntax = wanted.syntax
     now = facts.contents[path]
     row = facts.record.config(path)
-    original, undone = undo_config(path, facts)
+    original, removal = undo_config(path, facts)
     text_without_us = text_of(original, path)
     present = text_of(now, path)
-    clean, total = apply(text_without_us, wanted.keys, syntax, name=str(path))
-    needed = total
+    clean, edits = _add_keys(text_without_us, wanted)
+    missing = edits
     if present != text_without_us:
-        _, needed = apply(present, wanted.keys, syntax, name=str(path))
-    stale = tuple(edit for edit in _find_stale(row, now, total, wanted) if edit not in undone.relied_on)
+        _, missing = _add_keys(present, wanted)
 
-    # An undo that left our runtimes removed the default, or a killed install did.
+    stale = [edit for edit in _find_stale(row, now, edits, wanted) if edit not in removal.needed]
     defaults = [edit for edit in stale if edit.key[-1:] == (ENGINES[name].default_key,)]
     if row is not None:
-        absent = list_missing(present, defaults, syntax, name=str(path))
-        if absent:
-            present_edits = tuple(edit for edit in row.edits if edit not in absent)
-            row = replace(row, edits=present_edits)
-            stale = tuple(edit for edit in stale if edit not in absent)
-
+        # An undo that left our runtimes has removed the default, or a killed install has.
+        removed_defaults = list_missing(present, defaults, wanted.syntax, name=str(path))
+        row = replace(row, edits=tuple(edit for edit in row.edits if edit not in removed_defaults))
+        stale = [edit for edit in stale if edit not in removed_defaults]
     # A table that we made and others have filled is needed without us: the table stays.
-    removed = [edit for edit in stale if edit.after != EMPTY]
-    if not (removed or now is None or needed):
+    unwanted = [edit for edit in stale if edit.after != EMPTY]
+
+    if now is not None and not missing and not unwanted:
+        # Nothing is written: the file has all wanted settings, and no unwanted setting of ours.
         if row is None and wanted.keys and facts.record.engine(name) is None:
             # The file has all wanted settings without us, and keeps them after our undo.
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
-        if row is not None and path in facts.lost:  # the new saved copy belongs to the present text
+        if row is not None and path in facts.lost:
+            # The saved copy is lost. A new copy is made from the present text.
             return ConfigChange(None, replace(row, original=Saved.of(original), ours=(now.digest,)), original)
         return ConfigChange(None, row, None)
 
-    if row is None or now is None or now.digest in row.ours:
-        target = clean
-    else:
-        base = _EditedText.of(now, path, syntax, facts).remove(stale).text
-        target, _ = apply(base, wanted.keys, syntax, name=str(path))
-
-    model_file = now or original
-    meta = model_file.meta if model_file else Meta()
-    after = File(target.encode(), meta)
-    runtimes = {runtime_of(want.key) for want in wanted.keys}
-    runtimes.add("")  # settings of no runtime; an engine reports the other runtimes itself
-    removed_keys = [edit.key for edit in removed if edit not in defaults]
+    target = clean
+    if row is not None and now is not None and now.digest not in row.ours:
+        base = _EditedText.of(now, path, wanted.syntax, facts).remove(stale).text
+        target, _ = _add_keys(base, wanted)
+    model = now or original
+    after = File(target.encode(), model.meta if model else Meta())
     return ConfigChange(
         WriteConfig(name, path, now, after),
-        ConfigRow(name, path, syntax, Saved.of(original), (after.digest,), total, facts.targets.get(path)),
+        ConfigRow(
+            engine=name,
+            path=path,
+            syntax=wanted.syntax,
+            original=Saved.of(original),
+            ours=(after.digest,),
+            edits=edits,
+            target=facts.targets.get(path),
+        ),
         original,
-        taken_back=any(runtime_of(key) in runtimes for key in removed_keys),
-        adds=row is not None and _list_settings(relocate_edits(row, now)) <= _list_settings(total),
+        taken_back=_takes_back([edit for edit in unwanted if edit not in defaults], wanted),
+        adds=row is not None and _list_settings(relocate_edits(row, now)) <= _list_settings(edits),
     )
+
+
+def _add_keys(text: str, wanted: ProposedFile) -> tuple[str, tuple[Edit, ...]]:
+    """Return a text with the wanted keys, and the edits; raise for an invalid text."""
+    return apply(text, wanted.keys, wanted.syntax, name=str(wanted.path))
+
+
+def _takes_back(removed: Iterable[Edit], wanted: ProposedFile) -> bool:
+    """Tell whether a removed key belongs to a wanted runtime or to no runtime.
+
+    The removal of another runtime is not asked here: the engine's answer lists its runtimes.
+    """
+    runtimes = {runtime_of(key.key) for key in wanted.keys}
+    runtimes.add("")
+    return any(runtime_of(edit.key) in runtimes for edit in removed)
 
 
 def _list_settings(edits: Iterable[Edit]) -> set[tuple[Key, str | None]]:
@@ -435,48 +471,51 @@ class _EditedText(Struct, frozen=True):
         """Return the present text of a file with its original text."""
         return cls(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
 
-    def remove(self, edits: Sequence[Edit]) -> Undone:
-        """Remove ``edits`` from the text, except edits that have to stay; raise for an invalid text."""
-        text, overruled = undo(self.text, edits, self.syntax, name=self.name)
-        text, orphans = self._remove_orphans(text, edits)
-        changed = {edit.key for edit in overruled}
-        overruled = tuple(edit for edit in overruled if edit.key not in orphans)
+    def remove(self, edits: Sequence[Edit]) -> TextWithoutUs:
+        """Remove our edits from the text, except edits that have to stay.
 
-        relied_on = self._find_relied_on(text, edits)
-        if relied_on:
-            remaining = [edit for edit in edits if edit not in relied_on]
-            return replace(self.remove(remaining), relied_on=relied_on)
+        Edits that make an engine read additions of others stay, and so do all edits of a runtime that others
+        have edited to start another program. Which edits these are shows only in the text without our edits:
+        the removal then begins anew, with the other edits.
 
-        overruled_keys = {edit.key for edit in overruled}
-        taken = self._find_taken_over(text, edits, overruled_keys)
-        if taken:
-            remaining = []
-            for edit in edits:
-                if runtime_of(edit.key) not in taken:
-                    remaining.append(edit)
-            return replace(self.remove(remaining), taken=taken)
+        Raises:
+            InstallerError: the text is not valid.
+        """
+        removal = self._remove_all(edits)
+        needed = self._find_needed(removal.text, edits)
+        if needed:
+            others = [edit for edit in edits if edit not in needed]
+            return replace(self.remove(others), needed=needed)
+        taken_over = self._find_taken_over(removal, edits)
+        if taken_over:
+            others = [edit for edit in edits if runtime_of(edit.key) not in taken_over]
+            return replace(self.remove(others), taken_over=taken_over)
+        return removal
 
-        emptied = []
-        for key, value in orphans.items():
-            if value or key in changed:
-                emptied.append(key)
-        return Undone(text, overruled, tuple(emptied))
+    def _remove_all(self, edits: Sequence[Edit]) -> TextWithoutUs:
+        """Remove all of our edits from the text; a key stays that others have given another value.
+
+        A runtime that we created, and that starts nothing any more, goes with the settings of others in it.
+        """
+        text, edited = undo(self.text, edits, self.syntax, name=self.name)
+        text, settings = self._remove_orphans(text, edits)
+        edited_keys = {edit.key for edit in edited}
+        orphans = [key for key, value in settings.items() if value or key in edited_keys]
+        edited = tuple(edit for edit in edited if edit.key not in settings)
+        return TextWithoutUs(text, edited, tuple(orphans))
 
     def _parse(self, text: str) -> Tree:
         return parse(text, self.syntax, name=self.name)
 
-    def _find_relied_on(self, text: str, edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    def _find_needed(self, text: str, edits: Sequence[Edit]) -> tuple[Edit, ...]:
         """List the edits needed by additions of others; ``text`` is the text without our edits."""
-        heads = []
-        for edit in edits:
-            if edit.before is None and is_head(edit.key):
-                heads.append(edit)
+        heads = [edit for edit in edits if edit.before is None and is_head(edit.key)]
         if self.syntax is not Syntax.TOML or not heads:
             return ()
 
         tree = self._parse(text)
         original = self._parse(self.original)
-        relied_on: dict[Edit, None] = {}
+        needed: dict[Edit, None] = {}
         for edit in heads:
             # The table whose meaning the edit changes as a whole: the table of runtimes, which has no
             # built-in runtime in 1.x, or the whole text: the schema tells an engine how to read the text.
@@ -485,60 +524,64 @@ class _EditedText(Struct, frozen=True):
                 table = edit.key[: edit.key.index(RUNTIMES) + 1]
             value = value_at(tree, table)
             if value and value != value_at(original, table):
-                relied_on[edit] = None
-        return tuple(relied_on)
+                needed[edit] = None
+        return tuple(needed)
 
-    def _find_taken_over(
-        self, text: str, edits: Sequence[Edit], overruled: Collection[Key]
-    ) -> dict[str, str]:
+    def _find_taken_over(self, removal: TextWithoutUs, edits: Sequence[Edit]) -> dict[str, str]:
         """Map each runtime of ours to the other program that its table was edited to start."""
-        tree = self._parse(text)
+        tree = self._parse(removal.text)
         original = self._parse(self.original)
         created = _list_created(edits)
-        tables: dict[Key, None] = {}
-        for edit in edits:
-            if runtime_of(edit.key):
-                tables[edit.key[: edit.key.index(RUNTIMES) + 2]] = None
-
-        taken = {}
-        for table in tables:
+        edited_keys = {edit.key for edit in removal.edited}
+        taken_over = {}
+        for table in _list_runtime_tables(edits):
             for below, value in _list_starts(value_at(tree, table)):
                 key = (*table, *below)
                 is_new = table in created and value != value_at(original, key)
-                if is_new or key in overruled:
-                    taken[table[-1]] = str(value)
-        return taken
+                if is_new or key in edited_keys:
+                    taken_over[table[-1]] = str(value)
+        return taken_over
 
     def _remove_orphans(self, text: str, edits: Sequence[Edit]) -> tuple[str, dict[Key, Value]]:
-        """Remove the settings of others from runtimes created by us; return the text and these settings.
+        """Remove the runtimes created by us that start nothing without our keys.
 
-        Without our keys these runtimes start nothing.
+        Returns:
+            The text, and the removed settings of others: only these have kept the runtimes in the text.
         """
-        orphans: dict[Key, Value] = {}
-        tables: set[Key] = set()
         tree = self._parse(text)
+        settings: dict[Key, Value] = {}
+        tables: set[Key] = set()
         for key in _list_created(edits):
             runtime = value_at(tree, key)
             if not isinstance(runtime, Mapping) or any(_list_starts(runtime)):
                 continue
             for below, value in leaves(runtime):
                 if value != {}:
-                    orphans[*key, *below] = value
+                    settings[*key, *below] = value
             tables.add(key)
             tables.update(_list_containers(runtime, key))
         if not tables:
             return text, {}
 
-        removals = [WantedKey(key, ABSENT) for key in orphans]
+        removals = [WantedKey(key, ABSENT) for key in settings]
         text, _ = apply(text, removals, self.syntax, name=self.name)
-        # Tables with only these settings are empty now, the tables above included.
-        empty = [Edit(key, None, EMPTY) for key in sorted(tables, key=len)]
-        above = []
-        for edit in edits:
-            if edit.after == EMPTY and edit.key not in tables:
-                above.append(edit)
-        text, _ = undo(text, [*above, *empty], self.syntax, name=self.name)
-        return text, orphans
+        return self._remove_empty_tables(text, tables, edits), settings
+
+    def _remove_empty_tables(self, text: str, tables: Collection[Key], edits: Sequence[Edit]) -> str:
+        """Remove the tables of runtimes, then the empty tables above that we have made."""
+        made = [Edit(key, None, EMPTY) for key in sorted(tables, key=len)]
+        above = [edit for edit in edits if edit.after == EMPTY and edit.key not in tables]
+        text, _ = undo(text, [*above, *made], self.syntax, name=self.name)
+        return text
+
+
+def _list_runtime_tables(edits: Iterable[Edit]) -> list[Key]:
+    """List the keys of the runtimes' tables that edits have changed."""
+    tables: dict[Key, None] = {}
+    for edit in edits:
+        if runtime_of(edit.key):
+            tables[edit.key[: edit.key.index(RUNTIMES) + 2]] = None
+    return list(tables)
 
 
 def _list_created(edits: Sequence[Edit]) -> list[Key]:
