@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from installer.config_text import Value
 from installer.engines.ask import parse_version
-from installer.engines.docker.config import DockerdModel, Refused, has_same_runtimes
+from installer.engines.docker.config import DockerdModel, Refusal, has_same_runtimes
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig, Flags
 from installer.model.files import File
@@ -128,7 +128,7 @@ def _reloads_as(dockerd: Dockerd, model: DockerdModel, live: EffectiveConfig, te
 
     outcome = dockerd.reload(text)
 
-    if isinstance(expected, Refused):
+    if isinstance(expected, Refusal):
         assert outcome == ("died" if expected.dies else "refused"), (live, text, expected, dockerd.log)
         assert expected.dies or has_same_runtimes(dockerd.serving, live), (live, text)
     else:
@@ -166,7 +166,7 @@ def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
             continue
         live = _brought_to(dockerd, default, runtimes)
         try:
-            texts = model.find_route(live, _file(text))
+            texts = model.find_route(live, _file(text)).texts
         except InstallerError:
             # Said before anything is done: 20.10 has no way at all to a shim as its default.
             assert ((model.version or ()) < (23,), wanted.default.startswith("io.containerd.")) == (
@@ -211,4 +211,4 @@ def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
         _reloads_as(dockerd, model, started(), text)
         wanted = model.start(_file(text))
         if not wanted.broken:
-            _takes(dockerd, model.find_route(started(), _file(text))[0], wanted)
+            _takes(dockerd, model.find_route(started(), _file(text)).texts[0], wanted)

@@ -10,7 +10,7 @@ import pytest
 
 from installer.config_text import Syntax
 from installer.config_text.change import parse
-from installer.engines.docker.config import DockerdModel, Refused
+from installer.engines.docker.config import DockerdModel, Refusal
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig, Flags, Runtime
 from installer.model.files import File
@@ -89,9 +89,9 @@ def test_dockerd_never_gets_a_map_without_its_live_default(version: tuple[int, .
     live = has("nvidia", "nvidia")
 
     told = DockerdModel(PATH, version).reload(live, target)
-    first, last = DockerdModel(PATH, version).find_route(live, target)
+    first, last = DockerdModel(PATH, version).find_route(live, target).texts
 
-    assert told == Refused("specified default runtime 'nvidia' does not exist", dies=version == OLD)
+    assert told == Refusal("specified default runtime 'nvidia' does not exist", dies=version == OLD)
     assert first is not None
     assert parse(first.content.decode(), Syntax.JSON, name="") == {
         "runtimes": {"gpu": {"path": "/b/gpu"}},
@@ -109,7 +109,7 @@ def test_the_default_of_a_text_that_goes_stays_in_an_old_dockerd(
     assert model.reload(has("x", "x"), None) == has(default, "x")
     assert model.reload(has("x", "x"), File(b"{}")) == has("x", "x")
     of_nothing = model.reload(has("runc"), File(b'{"runtimes": null}'))
-    assert (isinstance(of_nothing, Refused) and of_nothing.dies) is (version == OLD)
+    assert (isinstance(of_nothing, Refusal) and of_nothing.dies) is (version == OLD)
 
 
 def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None:
@@ -168,8 +168,8 @@ def test_what_dockerd_cannot_read_keeps_it_from_its_start_and_a_reload_from_bein
     taken = DockerdModel(PATH, version).reload(has("runc"), file)
 
     assert (started.ready, started.broken.startswith(words)) == (False, True)
-    assert isinstance(taken, Refused)
-    assert (taken.words.startswith(words), taken.dies) == (True, False)
+    assert isinstance(taken, Refusal)
+    assert (taken.reason.startswith(words), taken.dies) == (True, False)
 
 
 def test_a_byte_order_mark_is_too_much_for_the_old_dockerd() -> None:

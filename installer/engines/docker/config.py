@@ -19,6 +19,7 @@ from installer.model.engine import (
     Flags,
     Proposal,
     ProposedFile,
+    Route,
     Runtime,
     RuntimeEntry,
     is_oci,
@@ -45,10 +46,10 @@ PROXY_PATH: Final = "userland-proxy-path"
 OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  # as 20.10 lists them
 
 
-class Refused(Struct, frozen=True):
-    """The refusal of a text by a running dockerd; dockerd keeps its settings or ``dies``."""
+class Refusal(Struct, frozen=True):
+    """The refusal of a text by a running dockerd; dockerd keeps its settings, or ``dies``."""
 
-    words: str
+    reason: str  # in dockerd's words where dockerd has a message
     dies: bool = False
     remedy: str = ""  # "" if the owner has to correct the text
 
@@ -56,11 +57,11 @@ class Refused(Struct, frozen=True):
 class DockerdModel(Struct, frozen=True):
     """A dockerd: the path of its daemon.json, its release, None for any release, and its flags.
 
-    A start takes the file alone. A SIGHUP lays the file over the settings of dockerd: a missing key changes
-    nothing, so a removed key is sticky; and each release refuses some texts, or dies of them. With a default
-    in a flag the file may have none: with both dockerd neither starts nor reloads. The runtimes of flags join
-    the file's runtimes at a start. A SIGHUP with runtimes in the file takes the flags' runtimes away
-    (engine-facts.md#dockerd-reload).
+    At a start dockerd reads the file alone. At a SIGHUP dockerd lays the file over its settings: a key absent
+    from the file keeps its value, so a removed key is sticky. Each release refuses some texts, or dies of
+    them. With a default in a flag the file may have none: with both dockerd neither starts nor reloads. The
+    runtimes of flags join the file's runtimes at a start. A SIGHUP with runtimes in the file takes the flags'
+    runtimes away (engine-facts.md#dockerd-reload).
     """
 
     path: PurePosixPath
@@ -93,7 +94,7 @@ class DockerdModel(Struct, frozen=True):
         broken = f'its {setting} "{default}" is not defined'
         return EffectiveConfig(handlers, default, ready=False, undefined=default, broken=broken)
 
-    def reload(self, in_force: EffectiveConfig, file: File | None) -> EffectiveConfig | Refused:
+    def reload(self, in_force: EffectiveConfig, file: File | None) -> EffectiveConfig | Refusal:
         """Predict the settings in force after a SIGHUP with ``file``, or the refusal.
 
         Args:
@@ -102,93 +103,117 @@ class DockerdModel(Struct, frozen=True):
         """
         tree, flaw = self._read(file)
         if flaw:
-            return Refused(flaw)
-        lacks_proxy = tree.get(PROXY) is True and not tree.get(PROXY_PATH)
-        if lacks_proxy and self.version and self.version >= NEEDS_PROXY:
-            return Refused(
-                f"{PROXY} is enabled, but {PROXY_PATH} is not set",
-                remedy=f"set {PROXY_PATH} in {self.path} or take {PROXY} out of it, then run again",
-            )
+            return Refusal(flaw)
+        refusal = self._refuse_tree(tree)
+        if refusal is not None:
+            return refusal
 
-        named_default = text(tree, DEFAULT, self.path)
-        runtimes = _read_handlers(table(tree, (RUNTIMES,), self.path))
-        if self.is_old and named_default and not self._is_defined(named_default, runtimes):
-            # 20.10 looks for the default in the text alone.
-            return Refused(f"specified default runtime '{named_default}' does not exist")
-        if self.is_old and RUNTIMES in tree and tree[RUNTIMES] is None:
-            return Refused("assignment to entry in nil map", dies=True)
-
-        handlers = runtimes if RUNTIMES in tree else in_force.handlers
-        if named_default:
-            default = named_default
-        elif self.is_old or file:
-            default = in_force.default
-        else:
-            default = BUILT_IN
+        handlers = in_force.handlers
+        if RUNTIMES in tree:
+            handlers = _read_handlers(table(tree, (RUNTIMES,), self.path))
+        default = text(tree, DEFAULT, self.path)
+        if not default:
+            # Without a file a later dockerd takes its built-in default again.
+            default = in_force.default if self.is_old or file else BUILT_IN
         # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
         is_defined = default in handlers if self.is_old else self._is_defined(default, handlers)
         if not is_defined:
             return self._refuse_default(default)
         return replace(in_force, handlers=handlers, default=default)
 
-    def _refuse_default(self, default: str) -> Refused:
+    def _refuse_tree(self, tree: Tree) -> Refusal | None:
+        """Return the refusal of a text that a start may accept, and a SIGHUP never; None for no refusal."""
+        lacks_proxy = tree.get(PROXY) is True and not tree.get(PROXY_PATH)
+        if lacks_proxy and self.version and self.version >= NEEDS_PROXY:
+            return Refusal(
+                f"{PROXY} is enabled, but {PROXY_PATH} is not set",
+                remedy=f"set {PROXY_PATH} in {self.path} or take {PROXY} out of it, then run again",
+            )
+        if not self.is_old:
+            return None
+
+        default = text(tree, DEFAULT, self.path)
+        if default and not self._is_defined(default, _read_handlers(table(tree, (RUNTIMES,), self.path))):
+            # 20.10 looks for the default in the text alone.
+            return Refusal(f"specified default runtime '{default}' does not exist")
+        if RUNTIMES in tree and tree[RUNTIMES] is None:
+            return Refusal("assignment to entry in nil map", dies=True)
+        return None
+
+    def _refuse_default(self, default: str) -> Refusal:
         """Return the refusal of a text without a definition of the default in force."""
         if default != self.flags.default:
-            return Refused(f"specified default runtime '{default}' does not exist", dies=self.is_old)
-        return Refused(
+            return Refusal(f"specified default runtime '{default}' does not exist", dies=self.is_old)
+        return Refusal(
             f"it was started with --default-runtime {default}, and that would not be defined",
             dies=self.is_old,
             remedy=f"define {default} in {self.path}, or start Docker without that flag, then run again",
         )
 
-    def find_route(self, in_force: EffectiveConfig | None, target: File | None) -> tuple[File | None, ...]:
-        """Find the texts on the way to the settings of a start with ``target``.
-
-        A SIGHUP follows the first text. No SIGHUP follows a second text: the second changes nothing.
+    def find_route(self, in_force: EffectiveConfig | None, target: File | None) -> Route:
+        """Find the texts by which a running dockerd comes to the settings of a start with ``target``.
 
         Args:
             in_force: the settings in force, None if not known for sure.
-            target: the last text, None for no file.
+            target: the wanted text, None for no file.
+
+        Returns:
+            ``target`` alone, if a SIGHUP with ``target`` has the effect of a start. Else an intermediate text
+            for the SIGHUP, and ``target`` for after the SIGHUP: by then ``target`` changes nothing.
 
         Raises:
-            InstallerError: dockerd refuses each text on the way, or dies of each.
+            InstallerError: dockerd refuses the intermediate text, or dies of the intermediate text.
         """
         if target is not None and in_force is not None and self._takes_at_once(in_force, target):
-            return (target,)
+            return Route((target,))
 
-        middle, _ = self.spell_out(target)
-        result = self.reload(in_force or self.start(None), middle)
-        if isinstance(result, Refused):
-            verb = "would crash" if result.dies else "would refuse it"
-            problem = f"reload Docker with {self.path} as it is (dockerd {verb}: {result.words})"
-            remedy = result.remedy or f"correct {self.path}, then run the same command again"
-            raise InstallerError(problem, remedy=remedy)
-        if target is not None and middle.content == target.content:
-            return (middle,)
-        return (middle, target)
+        intermediate, edits = self.spell_out(target)
+        after_reload = self.reload(in_force or self.start(None), intermediate)
+        if isinstance(after_reload, Refusal):
+            raise self._explain(after_reload)
+        if target is not None and intermediate.content == target.content:
+            return Route((intermediate,))
+        return Route((intermediate, target), passing=edits)
+
+    def _explain(self, refusal: Refusal) -> InstallerError:
+        """Make the error of a dockerd that takes no text on the way to a wanted text."""
+        verb = "would crash" if refusal.dies else "would refuse it"
+        return InstallerError(
+            f"reload Docker with {self.path} as it is (dockerd {verb}: {refusal.reason})",
+            remedy=refusal.remedy or f"correct {self.path}, then run the same command again",
+        )
 
     def _takes_at_once(self, in_force: EffectiveConfig, target: File) -> bool:
-        """Tell whether a single SIGHUP with ``target`` works like a start, for any release if unknown."""
+        """Tell whether a SIGHUP with ``target`` has the effect of a start with ``target``.
+
+        If the release is unknown, an old and a new release are asked.
+        """
         releases = [self]
         if not self.version:
             releases = [replace(self, version=version) for version in ((20, 10), (28,))]
         for dockerd in releases:
             after_reload = dockerd.reload(in_force, target)
             after_start = dockerd.start(target)
-            if isinstance(after_reload, Refused) or not has_same_runtimes(after_reload, after_start):
+            if isinstance(after_reload, Refusal) or not has_same_runtimes(after_reload, after_start):
                 return False
         return True
 
     def spell_out(self, target: File | None) -> tuple[File, tuple[Edit, ...]]:
-        """Return ``target`` with both keys, and the edits: each dockerd takes up this text.
+        """Return ``target`` with both keys written out, and the edits: the intermediate text.
 
-        Removed keys are sticky, and a map without the live default makes dockerd 20.10 die: both keys have to
-        stand in the file for one SIGHUP. A default in a flag may not stand in the file, and needs no key: no
-        reload has ever changed it.
+        A removed key is sticky, and 20.10 dies of a map without the default in force: so both keys have to
+        stand in the file for a SIGHUP.
         """
-        text = target.content.decode() if target else ""
-        tree = parse(text, Syntax.JSON, name=str(self.path))
+        content = target.content.decode() if target else ""
+        tree = parse(content, Syntax.JSON, name=str(self.path))
+        intermediate, edits = apply(content, self._list_spelled_out(tree), Syntax.JSON, name=str(self.path))
+        meta = target.meta if target else Meta()
+        return File(intermediate.encode(), meta), edits
+
+    def _list_spelled_out(self, tree: Tree) -> list[WantedKey]:
+        """List the keys of the intermediate text for a tree."""
         wanted_keys = []
+        # A default in a flag may not stand in the file. It needs no key: no reload has ever changed it.
         if not self.flags.default:
             default = tree.get(DEFAULT)
             if not isinstance(default, str) or not default:
@@ -202,9 +227,7 @@ class DockerdModel(Struct, frozen=True):
         for name, entry in self._runtimes_of_flags().items():
             if name not in runtimes:
                 wanted_keys.append(WantedKey((RUNTIMES, name), entry))
-        middle, edits = apply(text, wanted_keys, Syntax.JSON, name=str(self.path))
-        meta = target.meta if target else Meta()
-        return File(middle.encode(), meta), edits
+        return wanted_keys
 
     def _runtimes_of_flags(self) -> dict[str, Value]:
         """Return the runtimes of the flags as entries of daemon.json."""

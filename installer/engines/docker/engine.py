@@ -97,11 +97,7 @@ class Docker(Engine):
     ) -> Route:
         """Find the text, or an intermediate text before: dockerd keeps the keys missing from a text."""
         dockerd = docker_config.DockerdModel(path, state.version, state.flags)
-        texts = dockerd.find_route(in_force, target)
-        if len(texts) == 1:
-            return Route(texts)
-        _, edits = dockerd.spell_out(target)
-        return Route(texts, edits)
+        return dockerd.find_route(in_force, target)
 
     def find_differences(
         self, serving: EffectiveConfig, wanted: EffectiveConfig
