@@ -24,7 +24,7 @@ from installer.change.pending import describe_pending, explain_still_served, fin
 from installer.change.references import remember_named
 from installer.change.restart import When, decide_for_rollback
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
-from installer.engines import next_start
+from installer.engines import next_start, reload_notes
 from installer.engines.config_edits import DryRun, digest_of, read_present, without_us
 from installer.engines.reload_plan import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
@@ -106,14 +106,14 @@ def install_engine(install: EngineInstall) -> Part:
     notes = [*candidate.proposal.notes]
     is_validated = accepted.after is not None and accepted.after.rest_digest
     if is_validated and accepted.restart.when is When.NOW:
-        notes += next_start.explain_stale_runtimes(engine, accepted.after, ours)
-    notes += next_start.explain_stale_state(engine, facts, request.entries)
+        notes += reload_notes.explain_stale_runtimes(engine, accepted.after, ours)
+    notes += reload_notes.explain_stale_state(engine, facts, request.entries)
     if accepted.restart.is_wanted:
         if request.options.accept_pending:
             notes += next_start.explain_accepted(engine, accepted.after, ours)
         if accepted.restart.when is When.NOW:
-            notes += next_start.explain_fresh_edits(engine, facts)
-        notes += next_start.explain_changes(engine, accepted.after, facts, ours)
+            notes += reload_notes.explain_fresh_edits(engine, facts)
+        notes += reload_notes.explain_changes(engine, accepted.after, facts, ours)
     pending = install.postponed or describe_pending(row)
     if pending:
         notes.append(f"{row.name}, pending: {pending}")
@@ -337,12 +337,12 @@ def _list_undo_notes(undo: EngineUndo) -> Iterator[str]:
     yield from candidate.notes
     if candidate.start_failure:
         yield f"{engine.title} does not start without our edits either: {candidate.start_failure}"
-    yield from next_start.explain_stale_runtimes(engine, candidate.after, ours)
+    yield from reload_notes.explain_stale_runtimes(engine, candidate.after, ours)
     if not undo.is_restarted:
         return
     if request.options.accept_pending:
         yield from next_start.explain_accepted(engine, candidate.after, ours)
-    yield from next_start.explain_changes(engine, candidate.after, request.facts, ours)
+    yield from reload_notes.explain_changes(engine, candidate.after, request.facts, ours)
 
 
 def _make_rows_after_undo(undo: EngineUndo, steps: Sequence[Step]) -> Record:

@@ -1,48 +1,25 @@
-"""The next start of an engine, compared with what the engine has in force: refusals and notes.
+"""The next start of an engine, compared with what the engine has in force: why it may not be restarted.
 
-A restart of ours brings into force whatever others have edited since the engine's start. ``find_refusals``
-yields what a restart may not bring about, ``list_notes`` what the owner is told of. Both get the config that
-the engine's own program printed for the texts of the next start.
+A restart of ours brings into force whatever others have edited since the engine's start. ``explain_refusals``
+yields the reasons against that: a missing file, a moved place, a lost runtime, a lost container. It gets the
+config that the engine's own program printed for the texts of the next start. What a restart brings into force
+without a loss is a note for the owner: ``reload_notes.py``.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines.config_edits import (
-    Texts,
-    digest_of,
-    predict_from_texts,
-    read_present,
-    toolkit_runtimes,
-    tree_of,
-    without_us,
-)
+from installer.engines.config_edits import toolkit_runtimes
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine import (
-    NAMELESS,
-    EffectiveConfig,
-    EngineState,
-    LiveContainer,
-    RuntimeEntry,
-    is_ours,
-)
-from installer.model.facts import Facts, Record
-from installer.model.files import File
+from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, LiveContainer, is_ours
+from installer.model.facts import Facts
 
-FRESH_S: Final = 30.0  # after an edit, for whoever restarts the engine because of it
 FIRST_MERGING: Final = 2  # the first release of containerd whose dump has another schema
 LAST_SCHEMA_OF_1: Final = 2
-# Of daemon.json, besides runtimes and the default, which are compared with what dockerd has in force.
-TAKEN_BY_A_RELOAD: Final = frozenset((
-    "allow-nondistributable-artifacts", "authorization-plugins", "debug", "features", "insecure-registries",
-    "labels", "live-restore", "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts",
-    "registry-mirrors", "shutdown-timeout",
-))  # fmt: skip
 OCI_RUNTIMES: Final = ("crun", "runc")  # neither reads the state of the other's containers
 
 
@@ -320,172 +297,3 @@ def explain_other_major(engine: EngineState, found: EffectiveConfig) -> Installe
         remedy=f"restart {engine.unit} at a time of your choice, then run again",
         code="pending-by-others",
     )
-
-
-def explain_changes(
-    engine: EngineState, after: EffectiveConfig | None, facts: Facts, ours: Collection[str]
-) -> Iterator[str]:
-    """Yield the edits of others since an engine's start, brought into force by its restart or reload.
-
-    The edits of configs, of the inputs of a generated config, of the program and of the unit. For the edits
-    against which a restart is refused see ``explain_losses``. Values are left out: a value may be a secret.
-
-    Args:
-        engine: the engine, as it runs.
-        after: the config in force after the restart or reload; None if unknown.
-        facts: the facts about the node.
-        ours: the names of our runtimes.
-    """
-    row = facts.record.engine(engine.name)
-    texts = read_present(engine, facts)
-    is_proven = row is not None and row.proven == digest_of(texts)
-    if not is_proven:
-        yield from _explain_edited_configs(engine, facts, texts)
-    if engine.kind.reads_config_on_signal:
-        return
-
-    if engine.edited_inputs:
-        paths = ", ".join(map(str, engine.edited_inputs))
-        yield f"the restart of {engine.title} brings into force what was changed after its start in {paths}"
-    its_start = f"the start of {engine.title}"
-    if engine.replaced:
-        yield f"{engine.program} was replaced after {its_start}: its restart runs the new program"
-    settings = [*_find_new_settings(engine)]
-    if settings:
-        names = ", ".join(settings)
-        yield f"{engine.unit} was changed after {its_start}: its restart takes up {names}"
-    elif engine.unit_edited:
-        yield f"{engine.unit} was changed after {its_start}: its restart brings that into force"
-    if engine.serving is not None and after is not None and after.rest_digest:
-        for name in sorted(after.handlers.keys() - engine.serving.handlers.keys() - {*ours}):
-            yield f"the restart of {engine.title} adds the runtime {name}, which others have defined"
-
-
-def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> Iterator[str]:
-    """Yield the configs edited by others since an engine's start, with the effect of a reload or restart."""
-    for path in engine.changed:
-        row = facts.record.config(path)
-        file = texts.get(path)
-        if file is None or (row is not None and file.digest in row.ours):
-            continue
-        if not engine.kind.reads_config_on_signal:
-            yield f"{path} was changed after the start of {engine.title}: its restart brings that into force"
-            continue
-        in_force = engine.serving.settings if engine.serving is not None else {}
-        tree = tree_of(file, path)
-        keys = []
-        for key in sorted(TAKEN_BY_A_RELOAD & tree.keys()):
-            if key not in in_force or tree[key] != in_force[key]:
-                keys.append(key)
-        if keys:
-            names = ", ".join(keys)
-            yield f"{path} was changed after the start of {engine.title}: its reload takes up {names}, too"
-
-
-def _find_new_settings(engine: EngineState) -> Iterator[str]:
-    """Yield the names of the flags and variables new at the next start of an engine."""
-    now = engine.started
-    later = engine.next_start
-    if now is None or later is None:
-        return
-    if now.runs(engine.kind.process):
-        for word in later.words:
-            if word[:1] == "-" and word not in now.words:
-                yield word.partition("=")[0]
-    if now.guessed:  # the variables of its start are not known
-        return
-    for name, value in sorted(later.environment.items()):
-        if now.environment.get(name) != value:
-            yield name
-
-
-def list_fresh_edits(
-    engine: EngineState, record: Record, digests: Mapping[PurePosixPath, str]
-) -> Iterator[PurePosixPath]:
-    """Yield the configs changed by others after an engine's start, and seconds ago.
-
-    The editor may be about to restart the engine. An engine without restarts has no fresh edits.
-
-    Args:
-        engine: the engine.
-        record: the content of the ledger, with our texts.
-        digests: the digest of each config.
-    """
-    if not engine.kind.is_restarted:
-        return
-    for path in engine.fresh:
-        row = record.config(path)
-        if row is None or digests.get(path) not in row.ours:
-            yield path
-
-
-def explain_fresh_edits(engine: EngineState, facts: Facts) -> Iterator[str]:
-    """Yield a note: an install waits for a restart by the editors of an engine's configs."""
-    paths = ", ".join(map(str, list_fresh_edits(engine, facts.record, facts.digests)))
-    if paths:
-        yield (
-            f"{paths} was changed less than {FRESH_S:g} s ago: before its restart of {engine.title} an "
-            f"install waits up to {FRESH_S:g} s for a restart by whoever changed that"
-        )
-
-
-def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
-    """Yield the settings in force, not ours, missing from the config: dockerd keeps removed keys."""
-    if not engine.kind.reads_config_on_signal or engine.serving is None:
-        return
-    ours = {entry.name for entry in entries}
-    row = facts.record.engine(engine.name)
-    if row is not None:
-        ours.update(row.runtimes)
-
-    default = engine.serving.default
-    wanted = _predict_start(engine, without_us(engine.config, facts))
-    if (
-        wanted is not None
-        and not wanted.broken
-        and default != wanted.default
-        and not {default, wanted.default} & ours
-    ):
-        yield (
-            f"{engine.title} has the default runtime {default} in force and {engine.config} says "
-            f"{wanted.default}: a reload brings into force what the file says"
-        )
-    yield from explain_stale_runtimes(engine, wanted, ours)
-
-
-def _predict_start(engine: EngineState, file: File | None) -> EffectiveConfig | None:
-    """Predict the settings in force after a start with a root file; None for an invalid text."""
-    with suppress(InstallerError):  # reported where the file is read
-        return predict_from_texts(engine, {engine.config: file})
-    return None
-
-
-def explain_stale_runtimes(
-    engine: EngineState, wanted: EffectiveConfig | None, ours: Collection[str]
-) -> Iterator[str]:
-    """Yield the runtimes of others served by an engine but defined otherwise by its files, ``wanted``."""
-    by_signal = engine.kind.reads_config_on_signal
-    # An engine serves more than its texts define: without the answer of its program nothing is compared.
-    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
-        return
-
-    if by_signal:
-        files = str(engine.config)
-        event = "reload or start"
-    else:
-        files = "its configs"
-        event = "start"
-
-    for name, is_undefined in engine.kind.find_differences(engine.serving, wanted):
-        if name in ours or name == NAMELESS:
-            continue
-        if is_undefined:
-            manner = ""
-            effect = "ends"
-        else:
-            manner = " as it is"
-            effect = "changes"
-        yield (
-            f"{engine.title} serves the runtime {name}, which is not defined{manner} in {files}: its next "
-            f"{event} {effect} that"
-        )

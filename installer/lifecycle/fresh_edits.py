@@ -12,7 +12,7 @@ from typing import Final
 from installer import watch
 from installer.change.plan import Plan
 from installer.engines.ask import ask
-from installer.engines.next_start import FRESH_S, list_fresh_edits
+from installer.engines.reload_notes import FRESH_S, list_fresh_edits
 from installer.host import supervision
 from installer.host.events import log
 from installer.host.files import Host

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan
 from installer.engines import ENGINES
-from installer.engines.next_start import FRESH_S
+from installer.engines.reload_notes import FRESH_S
 from installer.host.events import log
 from installer.host.files import Host
 from installer.lifecycle import fresh_edits

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from installer.change import pending, rows, step_reasons
 from installer.config_text import Tree
-from installer.engines import ENGINES, next_start, reload_plan
+from installer.engines import ENGINES, next_start, reload_notes, reload_plan
 from installer.engines.config_edits import digest_of
 from installer.model.engine import (
     EffectiveConfig,
@@ -119,7 +119,7 @@ def test_a_default_that_the_file_does_not_say_is_told(
     contents = {docker.config: File(text.encode())}
     facts = Facts((docker,), contents, {}, frozenset(), ToolkitFacts(), held)
 
-    found = next_start.explain_stale_state(docker, facts, (ENTRY,))
+    found = reload_notes.explain_stale_state(docker, facts, (ENTRY,))
 
     lines = [line for line in found if "default runtime" in line]
     assert len(lines) == bool(told)
@@ -140,14 +140,16 @@ def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told() ->
     now = engine("containerd", has({**CONTAINERD, "privilegedWithoutHostDevices": True}))
     wanted = has({**LIKE, "privileged_without_host_devices": False})
 
-    (line,) = next_start.explain_stale_runtimes(now, wanted, ())
+    (line,) = reload_notes.explain_stale_runtimes(now, wanted, ())
     assert line == f"containerd serves the runtime x, {CHANGES}"
-    assert not [*next_start.explain_stale_runtimes(usual, has(LIKE), ())], "what it fills in is no difference"
-    assert [*next_start.explain_stale_runtimes(now, wanted, {"x"})] == []
+    assert not [*reload_notes.explain_stale_runtimes(usual, has(LIKE), ())], (
+        "what it fills in is no difference"
+    )
+    assert [*reload_notes.explain_stale_runtimes(now, wanted, {"x"})] == []
     # Where the texts alone tell, or nobody, or it would not start at all, nothing is said.
     for unknown in (replace(wanted, rest_digest=""), replace(wanted, broken="why"), None):
-        assert [*next_start.explain_stale_runtimes(now, unknown, ())] == []
-    assert [*next_start.explain_stale_runtimes(replace(now, serving=None), wanted, ())] == []
+        assert [*reload_notes.explain_stale_runtimes(now, unknown, ())] == []
+    assert [*reload_notes.explain_stale_runtimes(replace(now, serving=None), wanted, ())] == []
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,7 @@ def test_what_others_have_changed_since_a_start_is_named_without_its_values() ->
 
     def told(held: Record, after: EffectiveConfig) -> list[str]:
         facts = Facts((running,), contents, {}, frozenset(), ToolkitFacts(), held)
-        return [*next_start.explain_changes(running, after, facts, {"nvidia"})]
+        return [*reload_notes.explain_changes(running, after, facts, {"nvidia"})]
 
     row = EngineRow("containerd", running.socket, "", {}, proven=digest_of(contents))
     changed, *others = told(Record(), _dumped(False, "runc", "kata", "nvidia"))
@@ -324,7 +326,7 @@ def test_a_reload_of_docker_names_the_keys_that_may_differ_from_those_in_force(
     contents = {docker.config: File(json.dumps(config).encode())}
     facts = Facts((docker,), contents, {}, frozenset(), ToolkitFacts(), Record())
 
-    told = [*next_start.explain_changes(docker, None, facts, {"nvidia"})]
+    told = [*reload_notes.explain_changes(docker, None, facts, {"nvidia"})]
 
     start = f"{docker.config} was changed after the start of Docker: its reload takes up"
     assert told == ([f"{start} {names}, too"] if names else [])
