@@ -67,6 +67,7 @@ from installer.model.facts import (
 from installer.model.files import PATH, VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options, Places, RestartMode
 from installer.payload import access
+from installer.payload.config_toml import HOST_CONFIG
 from installer.payload.files import EXECUTABLES, LINKS
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
@@ -471,7 +472,10 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     for path in targets:
         if host.link_target(path) is not None:
             linked.add(host.resolve(path))
-    driver_facts = DriverFacts(driver, ldconfig_real, is_suse(host))
+    host_config = ""
+    if host.resolve(HOST_CONFIG) != host.resolve(options.layout.config):
+        host_config = text(host, HOST_CONFIG)
+    driver_facts = DriverFacts(driver, ldconfig_real, is_suse(host), host_config)
     real_paths = _find_real_paths(host, read)
     unwritable = config_files.explain_unwritable(host, targets)
     if not by_cdi:

@@ -203,6 +203,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     converted = {flag.field: _convert(flag.field, values[flag.field]) for flag in FLAGS if flag.plain}
     toolkit = ToolkitConfig(
         accept_envvar_when_unprivileged=values[ENVVAR_WHEN_UNPRIVILEGED],
+        envvar_by_host=ENVVAR_WHEN_UNPRIVILEGED not in given,
         accept_volume_mounts=values[AS_VOLUME_MOUNTS],
     )
 

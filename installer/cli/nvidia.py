@@ -352,6 +352,7 @@ def _toolkit(line: CommandLine) -> ToolkitConfig:
     return ToolkitConfig(
         **given,
         accept_envvar_when_unprivileged=line["accept-nvidia-visible-devices-envvar-when-unprivileged"],
+        envvar_by_host=False,  # NVIDIA's tool does not look at the host's config.toml
         accept_volume_mounts=line["accept-nvidia-visible-devices-as-volume-mounts"],
         skip_mode_detection=line[f"{section}-hook.skip-mode-detection"],
         features=tuple(line["opt-in-features"]),

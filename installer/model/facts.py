@@ -269,6 +269,7 @@ class DriverFacts(Struct, frozen=True):
     root: str = str(DEFAULT_DRIVER_ROOT)
     ldconfig_real: bool = False
     suse: bool = False
+    host_config: str = ""  # the text of the config.toml of a toolkit of the host's own
 
 
 class GpuSpecification(Struct, frozen=True):

