@@ -64,6 +64,16 @@ def test_a_look_reads_all_leases_of_the_release_and_the_servers_time(api: Api, s
     assert server.calls[-1] == "list leases"
 
 
+def test_the_api_is_asked_directly_whatever_proxy_the_environment_names(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/operate.md says so: a proxy of the cluster's nodes does not concern the pods."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    assert client.look(api, "gpu").settings.release == "gpu"
+
+
 def test_a_turn_is_created_taken_returned_and_taken_again(api: Api, server: ApiServer) -> None:
     assert take(api, ONE) == ONE
     created = server.lease(ONE)
