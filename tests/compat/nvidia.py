@@ -1,6 +1,7 @@
 """A node for NVIDIA's command line: configs below a root, the program as a process, and what then stands there."""
 
 import json
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from tests.support import preloaded
 from tests.support.entry import NVIDIAS
 from tests.support.stand_in import stand_in_payload
 from tests.support.tree import tree
+from tests.support.waiting import HANGS_S
 
 CONFIG = {
     "docker": "etc/docker/daemon.json",
@@ -48,17 +50,31 @@ class Nvidia:
         self.events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
         return done.returncode
 
-    def install(self, *arguments: str, **variables: str) -> int:
-        """Say ``nvidia-toolkit --no-daemon``; return the exit code."""
-        environment = {
+    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {
             "RUNTIME": self.engine,
             "HOST_ROOT_MOUNT": str(self.root),
             "TOOLKIT_SOURCE_ROOT": str(self.source),
             "RUNTIME_RESTART_MODE": "none",
-            "NO_DAEMON": "true",
             **variables,
         }
-        return self._call((*NVIDIAS, *arguments), environment)
+
+    def install(self, *arguments: str, **variables: str) -> int:
+        """Say ``nvidia-toolkit --no-daemon``; return the exit code."""
+        return self._call((*NVIDIAS, *arguments), self._environment({"NO_DAEMON": "true", **variables}))
+
+    @contextmanager
+    def running(self, **variables: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """Start ``nvidia-toolkit``, which installs and waits; stop it at the end."""
+        environment = {**preloaded.ENVIRONMENT, **self._environment(variables)}
+        process = subprocess.Popen(
+            [sys.executable, *NVIDIAS], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=HANGS_S)
 
     def uninstall(self, *more: str) -> int:
         where = ("--host-root", str(self.root), "--restart-mode", "none")

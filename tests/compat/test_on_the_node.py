@@ -1,10 +1,12 @@
 """What each flag comes to on the node: config.toml key for key, the engine's config, what is refused."""
 
+import json
 from functools import reduce
 
 import pytest
 
 from tests.compat.nvidia import TOOLKIT, V2, Nvidia
+from tests.support.waiting import until
 
 KATA, RUNC = "io.containerd.kata.v2", "io.containerd.runc.v2"
 NRI = {"ENABLE_NRI_PLUGIN": "true", "NRI_NAMESPACE": "gpu-operator"}
@@ -69,6 +71,22 @@ def test_the_files_alone_are_installed_without_an_engine(docker: Nvidia, variabl
         assert docker.low_level() == ["runc", "crun"]
 
 
+def test_a_run_for_the_files_alone_is_ready_for_no_engine_and_leaves_nothing_beside_its_pidfile(
+    docker: Nvidia,
+) -> None:
+    beside = docker.root / "run/nvidia/toolkit"
+    files = {"toolkit.pid", "toolkit.pid.state", "toolkit.pid.options", "ready"}
+    before = docker.tree()
+
+    with docker.running(NO_RUNTIME_CONFIG="true", TOOLKIT_PID_FILE=str(beside / "toolkit.pid")) as run:
+        until(lambda: {path.name for path in beside.glob("*")} == files, lambda: str(run.poll()))
+        ready = json.loads((beside / "ready").read_text())
+
+    assert run.returncode == 0
+    assert ready["engines"] == []
+    assert docker.tree() == before
+
+
 def test_annotations_and_cdi_arrive_in_containerds_runtimes_before_what_is_inherited(
     containerd: Nvidia,
 ) -> None:
@@ -123,6 +141,7 @@ def test_names_and_default_are_as_nvidia_has_them(docker: Nvidia, name: str, def
         ({"RUNTIME": "podman"}, "configure the runtime 'podman'"),
         ({"ROOT": ""}, "install without a directory"),
         ({"ROOT": "a/b"}, "use the path a/b"),
+        ({"ROOT": "/usr/local/../nvidia"}, "use the path /usr/local/../nvidia"),
         ({"PID_FILE": "/run/x.pid"}, "use the pidfile '/run/x.pid'"),
         ({"TOOLKIT_PACKAGE_TYPE": "apk"}, "use 'apk' as --toolkit-package-type"),
         ({"RUNTIME_RESTART_MODE": "reload"}, "use 'reload' as --restart-mode"),
