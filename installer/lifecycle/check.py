@@ -1,9 +1,8 @@
 """One check of the node while ``run`` waits: find the drift from the install, then repair or report it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum, auto
-from pathlib import PurePosixPath
 from time import monotonic, sleep
 from typing import Any, Final
 
@@ -15,18 +14,13 @@ from installer.cdi import generate as gpus
 from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
-from installer.engines import ENGINES, dry_run
-from installer.engines.ask import ask, is_socket_activated
-from installer.engines.containers import find_low_level_runtime
-from installer.engines.dependencies import Dependencies, find_dependencies, kinds_for
-from installer.engines.observe import engine_of_row, list_asked
+from installer.engines import ENGINES
 from installer.errors import OWNERS_ACTS, InstallerError, NotYetError, Option, Remedy, StoppedError
-from installer.host import supervision, systemd
+from installer.host import supervision
 from installer.host.events import internal_errors, log, log_others
 from installer.host.files import Host
-from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
-from installer.lifecycle import drift, readiness
+from installer.lifecycle import drift, engine_checks, readiness
 from installer.lifecycle.installation_report import read_installation
 from installer.lifecycle.last_check import (
     NOT_RUNNING,
@@ -41,12 +35,11 @@ from installer.lifecycle.last_check import (
 )
 from installer.lifecycle.node_turns import NodeTurns, TurnWaitError
 from installer.lifecycle.uninstall import node_stops
+from installer.lifecycle.watched_places import keep_live, list_places, list_sockets, list_start_files
 from installer.metrics import snapshot as metrics
-from installer.model.engine import EngineState, RuntimeEntry
-from installer.model.facts import EngineRow, Record
-from installer.model.files import Layout
-from installer.model.options import Drift, Options, Places, RestartMode
-from installer.model.steps import Reload, describe
+from installer.model.facts import Record
+from installer.model.options import Drift, Options, RestartMode
+from installer.model.steps import describe
 from installer.nri.state import is_registered
 from installer.watch import Watch, fingerprint
 
@@ -57,14 +50,6 @@ PENDING_S: Final = 10.0  # a healthy engine creates and starts a container withi
 STOPS_S: Final = 60.0
 CHECK_AGAIN: Final = "-"  # a fingerprint that no node has
 RUN_AGAIN: Final = ", then run again"  # the end of a remedy, for a verb that has ended
-# The directories of units, and those that systemd makes anew at a daemon-reload.
-UNIT_DIRECTORIES: Final = (
-    PurePosixPath("/etc/systemd/system"),
-    PurePosixPath("/run/systemd/system"),
-    PurePosixPath("/usr/lib/systemd/system"),
-    PurePosixPath("/lib/systemd/system"),
-)
-GENERATED: Final = (PurePosixPath("/run/systemd/generator"), PurePosixPath("/run/systemd/generator.late"))
 
 
 class Work(Struct, frozen=True):
@@ -206,7 +191,7 @@ class _Check:
                 return self.await_owner(error, is_new=False)
             # Name the first configured engine instead of "no engine".
             if error.code == "engine-not-found" and self.record.engines:
-                raise explain_stopped(self.host, self.record.engines[0]) from error
+                raise engine_checks.explain_stopped(self.host, self.record.engines[0]) from error
             raise
         drifted = drift.Drifted.of(plan, self.record, self.previous.edited_configs)
         if not self.result.asked:
@@ -403,7 +388,11 @@ class _Check:
             next_check_s: the time of the next check if nothing changes; 0 for the usual time.
             counts: the reason counts as a failure in the metrics.
         """
-        checks = [self.check_row(row) for row in self.record.engines]
+        last = {check.name: check for check in self.previous.engines}
+        checks = []
+        for row in self.record.engines:
+            last_check = last.get(row.name, EngineCheck(row.name))
+            checks.append(engine_checks.check_row(self.host, row, last_check))
         is_installed = self.record.finished and bool(self.record.served)
         keeps_install = is_installed and all(check.serves for check in checks)
         self.result = self.result.with_error(reason).with_pace(next_check_s=next_check_s, failures=0)
@@ -416,21 +405,6 @@ class _Check:
         metrics.publish_waiting(
             self.host, self.options, self.work.ledger, reason, serving, is_new=counts, ready=keeps_install
         )
-
-    def check_row(self, row: EngineRow) -> EngineCheck:
-        """Ask an engine of the ledger whether our runtimes are in force as recorded."""
-        last = {check.name: check for check in self.previous.engines}
-        check = last.get(row.name, EngineCheck(row.name))
-        engine = engine_of_row(row)
-        if not is_socket_activated(self.host, engine.kind, row.socket, row.unit):
-            engine = ask(self.host, engine)
-        serving = engine.serving
-        if serving is None:
-            return replace(check, serves=False, difference=NOT_RUNNING, process=keep_live(check.process))
-        present = tuple(RuntimeEntry(name, path) for name, path in row.runtimes.items())
-        serves = Reload(engine.kind, present).satisfied_by(serving) and row.default in {"", serving.default}
-        difference = "" if serves else "it serves otherwise than the last install has left it"
-        return replace(check, serves=serves, difference=difference, process=process_of(self.host, engine))
 
     def end(self, proven: Plan | None = None) -> Watch:
         """Publish the check and, last, readiness for a ``proven`` plan; return the paths to watch."""
@@ -554,69 +528,22 @@ class _Check:
         Raises:
             InstallerError: an engine is stopped, or starts no container.
         """
-        # The configured engines that the options name and that were not found running.
-        missing = {kind.name for kind in list_asked(self.options)} - plan.engines.keys()
-        stopped = [row for row in self.record.engines if row.name in missing]
-        if asking and stopped:
-            raise explain_stopped(self.host, stopped[0])
+        layout = self.options.layout
+        stopped = engine_checks.list_stopped(self.options, self.record, plan)
         if asking:
-            self.find_low_level()
-
-        engines = self.ask_reloaded(plan) if proven else dict(plan.engines)
-        dependencies = self.find_engine_dependencies(engines)
-        refusals: Mapping[str, str] = {}
-        if asking:
-            refusals = dry_run.find_refusals(self.host, engines.values())
-        reasons: dict[str, str] = {}
-        if not proven:
-            reasons = _list_reload_reasons(plan)
-
-        checks: list[EngineCheck] = []
-        for name, engine in engines.items():
-            serves: bool | None = name not in reasons
-            if name in plan.unverified_engines:
-                serves = None
-            check = EngineCheck(
-                name,
-                serves,
-                difference=reasons.get(name, ""),
-                process=process_of(self.host, engine),
-                start_failure=refusals.get(name, ""),
-                containerd=dependencies[name].containerd,
-                monitor=dependencies[name].monitor,
-                runs_hook=engine.hook is not None,
-                program=engine.next_start.program if engine.next_start else "",
-            )
-            checks.append(check)
+            if stopped:
+                raise engine_checks.explain_stopped(self.host, stopped[0])
+            known = self.result.low_level_runtime
+            low_level = engine_checks.find_low_level(self.host, layout, self.record, known)
+            self.note(low_level_runtime=low_level)
+        checks = engine_checks.check_engines(
+            self.host, layout, plan, self.previous, proven=proven, validates=asking
+        )
         for row in stopped:
             checks.append(EngineCheck(row.name, serves=False, difference=NOT_RUNNING))
         self.tell_new_refusals(checks)
         self.note(engines=add_since(checks, self.previous.engines))
         self.note_pace(failures=0)
-
-    def ask_reloaded(self, plan: Plan) -> dict[str, EngineState]:
-        """Return the engines of a plan; ask the reloaded engines again."""
-        engines: dict[str, EngineState] = {}
-        for name, engine in plan.engines.items():
-            engines[name] = ask(self.host, engine) if name in plan.reloaded else engine
-        return engines
-
-    def find_engine_dependencies(self, engines: Mapping[str, EngineState]) -> dict[str, Dependencies]:
-        """Return the dependencies of each engine, empty for a silent engine.
-
-        Raises:
-            InstallerError: an engine starts no container without a missing dependency.
-        """
-        known = {check.name: check for check in self.previous.engines}
-        toolkit = self.options.layout.toolkit
-        dependencies: dict[str, Dependencies] = {}
-        for name, engine in engines.items():
-            dependencies[name] = Dependencies()
-            if engine.serving is not None:
-                last = known.get(name, EngineCheck(name))
-                last_dependencies = Dependencies(last.containerd, last.monitor)
-                dependencies[name] = find_dependencies(self.host, engine, toolkit, last_dependencies)
-        return dependencies
 
     def tell_new_refusals(self, checks: Iterable[EngineCheck]) -> None:
         """Log the configs that an engine refuses, once for each reason."""
@@ -627,24 +554,6 @@ class _Check:
             error = check.refusal
             if error is not None:
                 log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
-
-    def find_low_level(self) -> None:
-        """Note the low-level runtime behind our runtimes, "" if none was ever found.
-
-        Raises:
-            InstallerError: the runtime of the last check is gone.
-        """
-        layout = self.options.layout
-        known = self.result.low_level_runtime
-        found = find_low_level_runtime(self.host, layout, self.record)
-        if found is None and known:
-            raise InstallerError(
-                f"start containers with our runtimes ({known}, which they start, "
-                "is missing or not executable)",
-                remedy=f"install it again, or name another one in {layout.config}",
-                code="no-low-level-runtime",
-            )
-        self.note(low_level_runtime=str(found or ""))
 
     def use_present_baseline(self) -> None:
         """Count changes from the present state of the node."""
@@ -678,55 +587,6 @@ def _say_that_run_goes_on(error: InstallerError) -> InstallerError:
     return InstallerError(error.problem, remedy=remedy, code=error.code)
 
 
-def list_awaited(host: Host, engines: Iterable[EngineState]) -> "tuple[watch.Place, ...]":
-    """List the places that change when an owner acts on any of the engines.
-
-    These engines need not be in the ledger. Each start makes socket and pidfile; configs, unit and program
-    decide the next start.
-    """
-    paths: list[PurePosixPath] = [*GENERATED]
-    directories = [UNIT_DIRECTORIES[0]]  # of the units that systemd stops along, too
-    processes: list[str] = []
-    for engine in engines:
-        paths += [engine.socket, *engine.files, *engine.kind.inputs]
-        if engine.kind.pidfile is not None:
-            paths.append(engine.kind.pidfile)
-        if engine.exe is not None:
-            paths.append(engine.exe)
-        directories += [engine.config.parent, engine.config.parent / "conf.d"]
-        if engine.drop_in_directory is not None:
-            directories.append(engine.drop_in_directory)
-        if engine.unit:
-            for directory in UNIT_DIRECTORIES:
-                paths.append(directory / engine.unit)
-                directories.append(directory / f"{engine.unit}.d")
-        process = process_of(host, engine)
-        if process:
-            processes.append(process)
-    places: list[watch.Place] = []
-    for path in paths:
-        places.append((watch.PATH, str(host.local_path(path))))
-    for path in directories:
-        places.append((watch.DIRECTORY, str(host.local_path(path))))
-    for process in processes:
-        places.append((watch.EXISTENCE, process))
-    return tuple(dict.fromkeys(places))
-
-
-def _list_reload_reasons(plan: Plan) -> dict[str, str]:
-    """Return why the plan reloads engines; leave out an engine with everything in force already."""
-    reasons: dict[str, str] = {}
-    for step, reason in plan.planned:
-        if not isinstance(step, Reload):
-            continue
-        engine = plan.engines.get(step.engine)
-        # An engine that serves is reloaded, too, where its owner has changed its configs.
-        serving = engine.serving if engine is not None else None
-        if not (serving and step.satisfied_by(serving)):
-            reasons[step.engine] = reason
-    return reasons
-
-
 def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
     """Yield why engines do not serve our runtimes yet."""
     options = work.options
@@ -748,96 +608,6 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
         )
 
 
-def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
-    """Explain why a configured engine cannot be asked: the engine does not run, or CRI is off."""
-    kind = ENGINES[row.name]
-    reason = "it does not run: nothing answers on its socket"
-    remedy = f"start {kind.title}; if it runs, its socket was removed: restart both"
-    if systemd.look_at_unit(host, row.unit).start.masked:
-        remedy = f"run systemctl unmask {row.unit}, then start it"
-    # A connection to docker.socket would start a Docker that its owner has stopped.
-    if not kind.has_socket_unit and ask(host, engine_of_row(row)).disabled:
-        reason = "its CRI is switched off"
-        remedy = "take cri out of disabled_plugins in its config, then restart it"
-    problem = f"verify that {kind.title} serves our runtimes ({reason})"
-    return InstallerError(problem, remedy=remedy, code="engine-not-proven")
-
-
-def list_places(host: Host, options: Options, record: Record, last: LastCheck) -> "tuple[watch.Place, ...]":
-    """Return the watched places except the engines' processes; the end of the check adds the processes."""
-    layout = options.layout
-    directories = _list_directories(layout, record)
-    configs = [row.path for row in record.configs]
-    places: list[watch.Place] = []
-    for path in (*configs, *directories, layout.toolkit, layout.config, layout.ledger):
-        for followed in (False, True):
-            local = host.local_path(path, last=followed)
-            is_covered = path.is_relative_to(layout.home) and is_mount_point(local)
-            if path not in directories:
-                places.append((watch.PATH, str(local)))
-            elif is_covered:
-                # An open file of a file system that is mounted over ours would keep it from being unmounted.
-                places.append((watch.NAMES, f"{local}/"))
-            else:
-                places.append((watch.DIRECTORY, str(local)))
-    places += gpus.list_watched(host, options, record)
-    if record.nri is not None:  # the plugin's own state: whether it is registered, and the pods it missed
-        places.append((watch.PATH, str(host.local_path(options.nri.at(record.nri).state))))
-    programs = [last.low_level_runtime]
-    for check in last.engines:
-        programs += [check.monitor, check.program]
-    for program in programs:
-        program_path = PurePosixPath(program)
-        if program_path.is_absolute():
-            places.append((watch.PATH, str(host.local_path(program_path, last=False))))
-    kept = [layout.toolkit]
-    for check in last.engines:
-        kinds = kinds_for(check.name)
-        kept += [kind.state.usual for kind in kinds]
-        kept += [kind.data.usual for kind in kinds if kind.data]
-    places += [(watch.FILE_SYSTEM, str(host.local_path(path))) for path in kept]
-    places += list_start_files(host, options, record)
-    for check in last.engines:
-        if check.containerd:  # the containerd below Docker
-            places.append((watch.PATH, str(host.local_path(PurePosixPath(check.containerd)))))
-    return tuple(dict.fromkeys(places))
-
-
-def _list_directories(layout: Layout, record: Record) -> list[PurePosixPath]:
-    """Return the directories of the toolkit and of engines' configs: every file in them is watched."""
-    directories: list[PurePosixPath] = []
-    if record.toolkit:
-        directories.append(layout.version(record.toolkit.version))
-    for row in record.engines:
-        kind = ENGINES[row.name]
-        config = row.config or kind.config
-        directories += [config.parent, config.parent / "conf.d"]
-        if kind.drop_ins.directory:
-            directories.append(kind.drop_ins.directory)
-    return directories
-
-
-def list_start_files(host: Host, options: Options, record: Record) -> "tuple[watch.Place, ...]":
-    """Return the sockets and pidfiles of the served engines; each start of an engine creates them."""
-    sockets = _list_sockets(options, record)
-    paths = list(sockets.values())
-    for name in sockets:
-        pidfile = ENGINES[name].pidfile
-        if pidfile is not None:
-            paths.append(pidfile)
-    return tuple((watch.PATH, str(host.local_path(path))) for path in paths)
-
-
-def _list_sockets(options: Options, record: Record) -> dict[str, PurePosixPath]:
-    """Return the socket of each served engine; an unchanged engine has no row in the ledger."""
-    sockets: dict[str, PurePosixPath] = {}
-    for name in record.cdi.engines if record.cdi else ():
-        sockets[name] = options.places.get(name, Places()).socket or ENGINES[name].socket
-    for row in record.engines:
-        sockets[row.name] = row.socket
-    return sockets
-
-
 def await_stopped(host: Host, options: Options, record: Record) -> None:
     """Wait while a served Docker is being stopped, a minute at most."""
     # dockerd lives on until its containers have ended. systemd holds its socket too, and would start dockerd
@@ -845,28 +615,10 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
     last = read_check(host, options.state_file) or LastCheck()
     processes = {each.name: each.process for each in last.engines if each.serves}
     sockets = []
-    for name, path in _list_sockets(options, record).items():
+    for name, path in list_sockets(options, record).items():
         if ENGINES[name].has_socket_unit:
             sockets.append((processes.get(name, ""), str(host.local_path(path))))
     deadline = monotonic() + STOPS_S
     while monotonic() < deadline and any(has_closed(process, socket) for process, socket in sockets):
         supervision.raise_if_stopped()
         sleep(1)
-
-
-def process_of(host: Host, engine: EngineState) -> str:
-    """Return the path of an engine's process below /proc, "" for an invisible process."""
-    if engine.pid:
-        return f"/proc/{engine.pid}"
-    # The engine is in another pid namespace; the host's /proc may be mounted. Its unit may run k3s around it.
-    pid = systemd.look_at_unit(host, engine.unit).main_pid
-    if not pid:
-        return ""
-    return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
-
-
-def keep_live(process: str) -> str:
-    """Return ``process`` to watch further, "" for an ended process: then only a new process is a change."""
-    if process and fingerprint([(watch.EXISTENCE, process)]) == fingerprint([]):
-        return process
-    return ""

@@ -16,7 +16,7 @@ from installer.engines.reload_notes import FRESH_S, list_fresh_edits
 from installer.host import supervision
 from installer.host.events import log
 from installer.host.files import Host
-from installer.lifecycle.check import process_of
+from installer.lifecycle.watched_places import process_of
 from installer.model.engine import EngineState
 from installer.model.facts import Record
 

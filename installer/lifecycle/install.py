@@ -32,18 +32,12 @@ from installer.host.files import Host
 from installer.host.kubernetes import Api
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import readiness, uninstall
-from installer.lifecycle.check import (
-    Work,
-    check_node,
-    conclude_install,
-    list_awaited,
-    take_fingerprint,
-    wait_for_owner,
-)
+from installer.lifecycle.check import Work, check_node, conclude_install, take_fingerprint, wait_for_owner
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
 from installer.lifecycle.node_turns import TurnWaitError, open_turns
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
+from installer.lifecycle.watched_places import list_awaited
 from installer.metrics import snapshot as metrics
 from installer.model.files import File, Meta, dumps
 from installer.model.options import AUTO, OnExit, Options, RestartMode, RunRequest

@@ -16,7 +16,7 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError, NotYetError
 from installer.host.events import log
 from installer.host.files import Host
-from installer.lifecycle import check, readiness
+from installer.lifecycle import check, engine_checks, readiness, watched_places
 from installer.lifecycle.drift import UNMADE_S
 from installer.lifecycle.last_check import EngineCheck, LastCheck, Problem, read_check
 from installer.lifecycle.node_turns import open_turns
@@ -304,7 +304,7 @@ def test_a_node_is_ready_while_it_waits_if_its_engines_serve_what_the_ledger_say
 ) -> None:
     node = Node(tmp_path, NOTHING, record=OF_CONTAINERD)
     serving = EffectiveConfig({}, "runc") if serves else None
-    monkeypatch.setattr(check, "ask", lambda _, engine: replace(engine, serving=serving))
+    monkeypatch.setattr(engine_checks, "ask", lambda _, engine: replace(engine, serving=serving))
 
     answer = node.check(plan=fail(PENDING))
 
@@ -340,7 +340,7 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
 ) -> None:
     node = Node(tmp_path, DIFFERS, record=Record(toolkit=ToolkitRow("1" * 16, None, "")))
     version = f"{tmp_path}{node.options.layout.version('1' * 16)}"
-    monkeypatch.setattr(check, "is_mount_point", lambda local: str(local) == version)
+    monkeypatch.setattr(watched_places, "is_mount_point", lambda local: str(local) == version)
 
     watch = node.check(plan=fail(STOPPED))
 
@@ -379,7 +379,7 @@ def test_what_is_watched(tmp_path: Path) -> None:
 
     def places(record: Record, runtime: str = "", *engines: str) -> set[tuple[str, str]]:
         last = LastCheck(low_level_runtime=runtime, engines=tuple(map(EngineCheck, engines)))
-        listed = check.list_places(host, Options(), record, last)
+        listed = watched_places.list_places(host, Options(), record, last)
         return {(kind, path.replace(str(tmp_path), "")) for kind, path in listed}
 
     ours = {(PATH, str(STEP.path)), (DIRECTORY, str(layout.version("1"))), (PATH, str(OF_DOCKER.socket))}
@@ -395,5 +395,8 @@ def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(t
     engine = replace(EngineState.usual(ENGINES["docker"]), pid=7)
     host, mine = Host.under(PurePosixPath(tmp_path)), f"/proc/{os.getpid()}"
 
-    assert [check.process_of(host, each) for each in (engine, replace(engine, pid=None))] == ["/proc/7", ""]
-    assert [check.keep_live(each) for each in (mine, f"/proc/{(1 << 22) + 1}", "")] == [mine, "", ""]
+    assert [watched_places.process_of(host, each) for each in (engine, replace(engine, pid=None))] == [
+        "/proc/7",
+        "",
+    ]
+    assert [watched_places.keep_live(each) for each in (mine, f"/proc/{(1 << 22) + 1}", "")] == [mine, "", ""]

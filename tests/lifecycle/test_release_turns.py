@@ -19,7 +19,7 @@ from installer.fleet.turn_rules import TRY_S, Failure, Node, Proven
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.kubernetes import Api, Reply
-from installer.lifecycle import check, handover, readiness, release_turns, uninstall
+from installer.lifecycle import check, engine_checks, handover, readiness, release_turns, uninstall
 from installer.lifecycle.last_check import LastCheck, read_check
 from installer.lifecycle.node_turns import open_turns
 from installer.lifecycle.release_turns import LONGEST_TRY_S, STARTUP_TAINT, ReleaseTurns
@@ -194,15 +194,13 @@ def api(server: ApiServer, tmp_path: Path) -> Iterator[Api]:
 @pytest.fixture(autouse=True)
 def _serving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let containerd serve; what a check reads of engines and files is tested elsewhere."""
-    monkeypatch.setattr(check, "ask", lambda _, engine: replace(engine, serving=EffectiveConfig({}, "runc")))
+    monkeypatch.setattr(
+        engine_checks, "ask", lambda _, engine: replace(engine, serving=EffectiveConfig({}, "runc"))
+    )
     monkeypatch.setattr(check._Check, "judge_installation", lambda _: (True, True))  # noqa: SLF001
-    monkeypatch.setattr(check._Check, "find_engine_dependencies", _no_dependencies)  # noqa: SLF001
-    monkeypatch.setattr(check._Check, "find_low_level", lambda _: None)  # noqa: SLF001
+    monkeypatch.setattr(engine_checks, "find_dependencies", lambda *_: Dependencies())
+    monkeypatch.setattr(engine_checks, "find_low_level", lambda *_: "")
     monkeypatch.setattr(dry_run, "find_refusals", lambda *_: {})
-
-
-def _no_dependencies(_: object, engines: Any) -> dict[str, Dependencies]:
-    return dict.fromkeys(engines, Dependencies())
 
 
 @pytest.fixture
@@ -308,7 +306,7 @@ def test_a_node_that_does_not_serve_is_not_ready_while_it_waits(
     a: Member, b: Member, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(api, b)
-    monkeypatch.setattr(check, "ask", lambda _, engine: replace(engine, serving=None))
+    monkeypatch.setattr(engine_checks, "ask", lambda _, engine: replace(engine, serving=None))
 
     a.check()
 
