@@ -11,7 +11,8 @@ from installer.cdi.plan import SPEC_DIR, mode_of, without_effect
 from installer.cli.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
 from installer.engines import ENGINES
 from installer.errors import UsageError
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.facts import Record
 from installer.model.options import Mode
 from tests.support.cdi_site import CdiSite

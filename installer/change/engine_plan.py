@@ -28,7 +28,8 @@ from installer.engines import next_start, reload_notes
 from installer.engines.config_edits import DryRun, digest_of, read_present, without_us
 from installer.engines.reload_plan import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
-from installer.model.engine import EffectiveConfig, EngineState, SeenStart
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState, SeenStart
 from installer.model.facts import ConfigRow, EngineRow, Facts, Pending, Record
 from installer.model.files import DEFAULT_INSTALL_DIR, File
 from installer.model.options import InUse, Options

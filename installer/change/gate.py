@@ -46,7 +46,8 @@ from installer.engines.config_edits import (
     tree_of,
 )
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, EngineState, Proposal, find_disturbances
+from installer.model.effective import EffectiveConfig, find_disturbances
+from installer.model.engine import EngineState, Proposal
 from installer.model.facts import Facts
 from installer.model.options import RestartMode
 from installer.model.steps import TRY_AGAIN, Reload

@@ -19,7 +19,8 @@ from installer.engines.config_edits import (
     runtime_of,
     withdraw,
 )
-from installer.model.engine import EffectiveConfig, EngineState, Proposal, Runtime, RuntimeEntry
+from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry
+from installer.model.engine import EngineState, Proposal
 from installer.model.facts import EngineRow, Facts
 from installer.model.options import Options
 from installer.model.steps import WriteConfig

@@ -22,7 +22,8 @@ from installer.engines.config_files import copies_of, walk
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.engine import RUNC_TYPE, EngineState, is_ours
+from installer.model.effective import RUNC_TYPE, is_ours
+from installer.model.engine import EngineState
 from installer.model.facts import (
     CdiRow,
     ConfigRow,

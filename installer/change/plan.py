@@ -31,7 +31,8 @@ from installer.engines.config_edits import (
     without_us,
 )
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
-from installer.model.engine import STANDARD_NAMES, EffectiveConfig, EngineState, RuntimeEntry
+from installer.model.effective import STANDARD_NAMES, EffectiveConfig, RuntimeEntry
+from installer.model.engine import EngineState
 from installer.model.facts import (
     ConfigRow,
     Container,

@@ -16,7 +16,7 @@ from installer.config_text import Key, Tree, flatten, leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import RUNTIMES, tree_of
 from installer.errors import InstallerError
-from installer.model.engine import BINARY_NAMES, OUR_BINARIES
+from installer.model.effective import BINARY_NAMES, OUR_BINARIES
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options

@@ -24,7 +24,8 @@ from installer.engines import next_start
 from installer.engines.config_edits import read_present
 from installer.engines.reload_plan import serves_as_before
 from installer.errors import InstallerError, Remedy
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.options import RestartMode
 from installer.model.steps import TRY_AGAIN, Reload
 

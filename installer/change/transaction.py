@@ -39,7 +39,7 @@ from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
-from installer.model.engine import EffectiveConfig
+from installer.model.effective import EffectiveConfig
 from installer.model.facts import Failure, Owner, Record, names_of
 from installer.model.files import File, Layout, Meta
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe

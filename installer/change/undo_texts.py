@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import DryRun, notes_of, read_present, runtime_of, undo_config, without_us
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, EngineState, is_ours
+from installer.model.effective import EffectiveConfig, is_ours
+from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, EngineRow, Facts, Saved
 from installer.model.files import File
 from installer.model.options import Options

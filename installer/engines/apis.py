@@ -13,7 +13,8 @@ from installer.engines.engine_api import EngineApi, KeptContainer, RunScript
 from installer.engines.node_shell import Tools
 from installer.host import processes
 from installer.host.files import Host
-from installer.model.engine import Answer, Engine, EngineState
+from installer.model.effective import Answer
+from installer.model.engine import Engine, EngineState
 
 
 class DockerApi(EngineApi):

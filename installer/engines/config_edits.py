@@ -12,7 +12,8 @@ from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, Wanted
 from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.errors import InstallerError
-from installer.model.engine import Configs, EffectiveConfig, EngineState, ProposedFile, is_ours
+from installer.model.effective import EffectiveConfig, is_ours
+from installer.model.engine import Configs, EngineState, ProposedFile
 from installer.model.facts import ConfigRow, Facts, Saved
 from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig

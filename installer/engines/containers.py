@@ -28,7 +28,8 @@ from installer.host.events import log
 from installer.host.files import Host, text
 from installer.host.processes import read_monitor, read_parent_monitor
 from installer.host.programs import can_be_started
-from installer.model.engine import OUR_BINARIES, EngineState, LiveContainer
+from installer.model.effective import OUR_BINARIES
+from installer.model.engine import EngineState, LiveContainer
 from installer.model.facts import Container, EngineRow, Record
 from installer.model.files import PATH, Kind, Layout
 

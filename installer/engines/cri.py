@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from installer.engines import CONTAINERD, ENGINES
 from installer.errors import InstallerError
 from installer.host.sockets import AnswerError, StatusError, ask_http, call_grpc, connectable
-from installer.model.engine import Answer
+from installer.model.effective import Answer
 from installer.model.protobuf import Schema, unpack
 
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"

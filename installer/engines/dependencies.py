@@ -16,7 +16,8 @@ from installer.host import processes
 from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, mount_point_of, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
-from installer.model.engine import Engine, EngineState, Runtime
+from installer.model.effective import Runtime
+from installer.model.engine import Engine, EngineState
 from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, ROOT, Kind
 from installer.model.options import AUTO, Options
 

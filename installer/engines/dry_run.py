@@ -44,18 +44,8 @@ from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, names_open_files, private_directory, run_in
-from installer.model.engine import (
-    Configs,
-    DryRunCommand,
-    EffectiveConfig,
-    EngineState,
-    Extras,
-    LoadError,
-    LoadInput,
-    Runtime,
-    RuntimeEntry,
-    Started,
-)
+from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry
+from installer.model.engine import Configs, DryRunCommand, EngineState, Extras, LoadError, LoadInput, Started
 from installer.model.facts import EngineRow, Facts, Record, ToolkitFacts
 from installer.model.files import PATH, ROOT, File, Kind
 from installer.model.options import RUNTIME_NAME, Options

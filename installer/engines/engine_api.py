@@ -14,7 +14,8 @@ from msgspec import Struct
 from installer.engines.node_shell import Tools
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.engine import Answer, EngineState
+from installer.model.effective import Answer
+from installer.model.engine import EngineState
 
 RunScript: TypeAlias = Callable[[str], str]  # runs a script in a container, returns the script's output
 

@@ -11,17 +11,15 @@ from typing import Final
 
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.engines.containerd.engine import Containerd
+from installer.model.effective import RUNC_TYPE, EffectiveConfig, RuntimeEntry
 from installer.model.engine import (
-    RUNC_TYPE,
     CommandLine,
     Configs,
     DropIns,
-    EffectiveConfig,
     EngineState,
     Extras,
     Place,
     Proposal,
-    RuntimeEntry,
     Template,
     TemplateFlaw,
 )

@@ -14,19 +14,17 @@ from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
 from installer.engines.containerd.engine import Containerd
 from installer.errors import InstallerError
+from installer.model.effective import RUNC_TYPE, EffectiveConfig, RuntimeEntry
 from installer.model.engine import (
-    RUNC_TYPE,
     CommandLine,
     Configs,
     DropIns,
     DryRunCommand,
-    EffectiveConfig,
     EngineState,
     Extras,
     Place,
     Proposal,
     ProposedFile,
-    RuntimeEntry,
 )
 
 DATA: Final = PurePosixPath("/var/snap/microk8s")

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import toolkit_runtimes
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, LiveContainer, is_ours
+from installer.model.effective import NAMELESS, EffectiveConfig, is_ours
+from installer.model.engine import EngineState, LiveContainer
 from installer.model.facts import Facts
 
 FIRST_MERGING: Final = 2  # the first release of containerd whose dump has another schema

@@ -47,7 +47,8 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
-from installer.model.engine import Engine, EngineState, Flags, Started, is_ours
+from installer.model.effective import Flags, is_ours
+from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import EngineRow, Record
 from installer.model.options import Options, Places
 

@@ -22,7 +22,8 @@ from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
-from installer.model.engine import EffectiveConfig, Engine, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import Engine, EngineState
 from installer.model.steps import Reload, WriteConfig
 
 POLL_S: Final = 0.01

@@ -17,7 +17,8 @@ from installer.engines.config_edits import (
     without_us,
 )
 from installer.errors import InstallerError
-from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, RuntimeEntry
+from installer.model.effective import NAMELESS, EffectiveConfig, RuntimeEntry
+from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record
 from installer.model.files import File
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from installer.errors import NotYetError
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.facts import list_some
 from installer.model.steps import Reload, Step, WriteConfig
 

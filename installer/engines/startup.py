@@ -20,7 +20,8 @@ from installer.host.processes import (
     start_time_of,
 )
 from installer.host.programs import is_program
-from installer.model.engine import Engine, EngineState, Flags, Place, Started
+from installer.model.effective import Flags
+from installer.model.engine import Engine, EngineState, Place, Started
 from installer.model.facts import count
 from installer.model.files import Kind
 from installer.model.options import Options, RestartMode

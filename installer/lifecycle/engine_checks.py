@@ -15,7 +15,8 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.lifecycle.last_check import NOT_RUNNING, EngineCheck, LastCheck
 from installer.lifecycle.watched_places import keep_live, process_of
-from installer.model.engine import EngineState, RuntimeEntry
+from installer.model.effective import RuntimeEntry
+from installer.model.engine import EngineState
 from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Options

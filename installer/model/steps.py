@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, Engine, EngineState, Runtime, RuntimeEntry
+from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry
+from installer.model.engine import Engine, EngineState
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.files import File, PayloadFile
 from installer.model.options import Cdi

@@ -16,7 +16,7 @@ from installer.host.locks import LOCK, TRUST_LEDGER
 from installer.host.programs import find_file, run_in
 from installer.host.supervision import raise_if_stopped
 from installer.host.trees import digest_of, digests_below
-from installer.model.engine import OUR_BINARIES
+from installer.model.effective import OUR_BINARIES
 from installer.model.facts import Owner, Record, SpecialVersion, ToolkitRow
 from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options

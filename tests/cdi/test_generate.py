@@ -14,7 +14,8 @@ from installer.change.observe import observe_install
 from installer.engines import ENGINES
 from installer.errors import StoppedError
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.facts import CdiRow, ConfigRow, GpuSpecification, Record
 from installer.model.files import File, Layout
 from installer.model.options import Cdi, Mode, Options

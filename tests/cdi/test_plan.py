@@ -9,7 +9,8 @@ from installer.cdi import plan as cdi
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
 from installer.lifecycle.drift import Drifted
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.facts import (
     CdiFacts,
     CdiRow,

@@ -15,7 +15,8 @@ from installer.cli.flags import DEFAULT_HOOK
 from installer.engines import ENGINES
 from installer.engines.ask import parse_version
 from installer.engines.config_edits import tree_of
-from installer.model.engine import EffectiveConfig, Engine, EngineState, Runtime
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine import Engine, EngineState
 from installer.model.facts import CdiFacts, DriverFacts, Facts, PayloadFacts, Record, ToolkitFacts
 from installer.model.files import Artifact, File, Kind
 from installer.model.options import Options, RestartMode

@@ -12,7 +12,8 @@ from installer.engines.reload import with_creating
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.lifecycle.drift import Drifted, find_refusal
-from installer.model.engine import EffectiveConfig, EngineState, Flags, RuntimeEntry
+from installer.model.effective import EffectiveConfig, Flags, RuntimeEntry
+from installer.model.engine import EngineState
 from installer.model.facts import Container, ContainerFacts, Facts, Failure, Pending, Record, ToolkitFacts
 from installer.model.files import ROOT, Kind
 from installer.model.options import Drift, InUse, Options, RestartMode

@@ -13,7 +13,8 @@ from installer.config_text import Syntax
 from installer.engines import ENGINES
 from installer.engines.config_edits import Texts, predict_from_texts
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, EngineState, Flags, Runtime, find_disturbances
+from installer.model.effective import EffectiveConfig, Flags, Runtime, find_disturbances
+from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record
 from installer.model.files import File
 from installer.model.options import RestartMode

@@ -13,7 +13,7 @@ from installer.config_text.change import undo
 from installer.engines import ENGINES
 from installer.engines.config_edits import predict_from_texts, read_present, text_of
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig
+from installer.model.effective import EffectiveConfig
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.options import Options, RestartMode
 from tests.change.golden import (

@@ -12,7 +12,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import predict_from_texts, syntax_of, text_of, tree_of
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.engine import find_disturbances
+from installer.model.effective import find_disturbances
 from installer.model.facts import Record
 from installer.model.files import File
 from tests.change.golden import Case, Disk, accepted, cases, final_of, undo_facts, written

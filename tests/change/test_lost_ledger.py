@@ -16,7 +16,8 @@ from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of, tree_of
-from installer.model.engine import EffectiveConfig, EngineState, Runtime
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode

@@ -12,7 +12,8 @@ from installer.config_text import Syntax, WantedKey
 from installer.engines import ENGINES
 from installer.engines.config_edits import change_config
 from installer.errors import Exit
-from installer.model.engine import EffectiveConfig, ProposedFile, RuntimeEntry
+from installer.model.effective import EffectiveConfig, RuntimeEntry
+from installer.model.engine import ProposedFile
 from installer.model.facts import EngineRow, Facts, Failure, PayloadFacts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Copy, File, Kind, Text
 from installer.model.options import Drift, Listen, Options, RestartMode, ToolkitConfig

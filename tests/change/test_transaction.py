@@ -16,7 +16,7 @@ from installer.engines import ENGINES
 from installer.engines.dry_run import DryRuns
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, RuntimeEntry
+from installer.model.effective import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Record
 from installer.model.files import Layout
 from installer.model.options import Options, RestartMode

@@ -12,7 +12,8 @@ from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import Texts, predict_from_texts, tree_of
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.facts import Container, ContainerFacts, Facts, Pending, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode

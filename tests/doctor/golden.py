@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from installer import engines
 from installer.config_text import Tree
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, Runtime
+from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.facts import CdiRow
 from installer.model.options import Options
 from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Toolkit

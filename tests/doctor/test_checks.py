@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from installer.change.pending import AT_NEXT_START
 from installer.config_text import Value
 from installer.engines import ENGINES
-from installer.model.engine import EffectiveConfig, OtherEngine, Runtime
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine import OtherEngine
 from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from installer.engines.docker import api as dockerd
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig
+from installer.model.effective import EffectiveConfig
 from tests.engines.spawn import start_logged
 from tests.support.waiting import children
 

@@ -17,7 +17,8 @@ from installer.engines.config_files import with_readable_configs
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
 from installer.engines.dry_run import DryRuns, compare_configs
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState, find_disturbances
+from installer.model.effective import EffectiveConfig, find_disturbances
+from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record
 from installer.model.files import File
 from installer.model.options import Options, RestartMode

@@ -11,7 +11,7 @@ import pytest
 from installer.config_text import WantedKey
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.engine import find_disturbances
+from installer.model.effective import find_disturbances
 from tests.engines.conftest import Containerd
 from tests.engines.dumps import OURS, a_node, writes
 

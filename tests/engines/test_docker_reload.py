@@ -16,7 +16,7 @@ from installer.config_text import Value
 from installer.engines.ask import parse_version
 from installer.engines.docker.config import DockerdModel, Refusal, has_same_runtimes
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, Flags
+from installer.model.effective import EffectiveConfig, Flags
 from installer.model.files import File
 from tests.engines.dockerds import Dockerd, dockerd_of
 from tests.engines.roots import Roots

@@ -17,7 +17,7 @@ from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, find_disturbances
+from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.facts import Record
 from tests.engines.conftest import Containerd
 from tests.engines.dumps import OURS, Node, a_node

@@ -12,7 +12,7 @@ from installer.engines.cri import CREATED, ask_status, list_ids
 from installer.engines.node_shell import Tools
 from installer.engines.verify_pods import cri_container
 from installer.errors import InstallerError
-from installer.model.engine import Answer, EffectiveConfig, Runtime
+from installer.model.effective import Answer, EffectiveConfig, Runtime
 from installer.model.protobuf import read_fields
 from tests.host.servers import answer, either, engine, hang, message, serving
 from tests.support.cri import (

@@ -15,7 +15,7 @@ from installer.engines.docker.api import ask_info
 from installer.engines.docker.verify_containers import remove_containers
 from installer.engines.engine_api import NotServedError
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, Runtime
+from installer.model.effective import EffectiveConfig, Runtime
 from tests.host.servers import answer, hang, serving
 
 DEBIAN_12: dict[str, Any] = {

@@ -21,7 +21,8 @@ from installer.lifecycle.drift import UNMADE_S
 from installer.lifecycle.last_check import EngineCheck, LastCheck, Problem, read_check
 from installer.lifecycle.node_turns import open_turns
 from installer.metrics import snapshot as metrics
-from installer.model.engine import EffectiveConfig, EngineState, Runtime, RuntimeEntry
+from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry
+from installer.model.engine import EngineState
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
 from installer.model.steps import Part, PartId, Reload, WriteConfig, for_reason

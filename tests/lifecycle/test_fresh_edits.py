@@ -15,7 +15,8 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.lifecycle import fresh_edits
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, Record
 from installer.model.steps import Part, Reload
 from tests.support.files import put

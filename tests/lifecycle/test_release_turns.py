@@ -24,7 +24,8 @@ from installer.lifecycle.last_check import LastCheck, read_check
 from installer.lifecycle.node_turns import open_turns
 from installer.lifecycle.release_turns import LONGEST_TRY_S, STARTUP_TAINT, ReleaseTurns
 from installer.metrics import snapshot as metrics
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.facts import EngineRow, Record, ToolkitRow, TurnRow
 from installer.model.options import Drift, OnExit, Options, TurnOptions
 from installer.model.steps import Part, Reload, for_reason

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record, ToolkitFacts
 from installer.model.nri import Allowed, Nri
 from installer.model.options import Mode, Options

@@ -12,7 +12,8 @@ from installer.engines.config_edits import predict_from_texts, tree_of
 from installer.engines.dry_run import DryRuns
 from installer.engines.k0s import DIRECTORY, MERGED
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState, SeenStart, Started
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState, SeenStart, Started
 from installer.model.facts import require
 from installer.model.options import Places
 from installer.model.steps import WriteConfig, describe

@@ -12,7 +12,8 @@ from installer.engines import ENGINES
 from installer.engines.containers import find_in_use, with_live_containers
 from installer.engines.stopped_units import TASKS
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState, LiveContainer, Runtime
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine import EngineState, LiveContainer
 from installer.model.facts import Container, EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
 from tests.host.servers import serving

@@ -9,7 +9,7 @@ import pytest
 from installer.config_text import Value
 from installer.engines.crio.config import read_effective
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig
+from installer.model.effective import EffectiveConfig
 from tests.observe.texts import NVIDIA, at, decided, result
 
 ROOT = "/etc/crio/crio.conf"

@@ -12,7 +12,8 @@ from installer.engines import ENGINES, config_files
 from installer.engines.crio.printed import read_changed
 from installer.engines.dry_run import DryRuns
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState, Started
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState, Started
 from tests.support.files import put
 
 RECORDED = json.loads((Path(__file__).parents[1] / "engines/crio/starts.json").read_text())["cases"]

@@ -17,7 +17,8 @@ from installer.engines.dependencies import Dependencies as Below
 from installer.engines.dependencies import is_suse, served_by_image
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState, Runtime, Started
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine import EngineState, Started
 from tests.host.servers import answer, hang, serving
 from tests.support.files import put
 

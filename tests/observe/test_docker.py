@@ -12,7 +12,7 @@ from installer.config_text import Syntax
 from installer.config_text.change import parse
 from installer.engines.docker.config import DockerdModel, Refusal
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, Flags, Runtime
+from installer.model.effective import EffectiveConfig, Flags, Runtime
 from installer.model.files import File
 from tests.observe.texts import decided
 

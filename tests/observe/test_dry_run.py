@@ -17,7 +17,8 @@ from installer.engines.dry_run import DryRuns, compare_configs, find_refusals, r
 from installer.engines.next_start import explain_losses, explain_moved_places
 from installer.errors import NotBegunError
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState, Started
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState, Started
 from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig

@@ -20,7 +20,8 @@ from installer.host.files import Host
 from installer.host.processes import HostProcess
 from installer.host.unit_jobs import Patience
 from installer.lifecycle import uninstall
-from installer.model.engine import EffectiveConfig, EngineState, Runtime
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine import EngineState
 from installer.model.facts import EngineRow, Record
 from installer.model.files import File, Layout
 from installer.model.options import Options, Places

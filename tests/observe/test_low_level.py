@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.containers import find_low_level_runtime, find_substitute_runtime
 from installer.host.files import Host
-from installer.model.engine import is_oci, is_ours
+from installer.model.effective import is_oci, is_ours
 from installer.model.facts import CdiRow, Record, ToolkitRow
 from installer.model.files import Layout
 from tests.observe.texts import CRI2, NVIDIA, decided

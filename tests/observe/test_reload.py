@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.reload import reload
 from installer.errors import InstallerError, NotYetError, StoppedError
 from installer.host.unit_jobs import Patience
-from installer.model.engine import Runtime, RuntimeEntry
+from installer.model.effective import Runtime, RuntimeEntry
 from installer.model.steps import Neighbour, Reload
 from tests.host.servers import message
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins

@@ -20,7 +20,8 @@ from installer.host import processes
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.systemd import UnitStart
-from installer.model.engine import EffectiveConfig, EngineState, Started
+from installer.model.effective import EffectiveConfig
+from installer.model.engine import EngineState, Started
 from installer.model.options import Options, Places, RestartMode
 from tests.host.servers import FakeSystemd, FakeUnit
 from tests.support.files import put

@@ -9,7 +9,8 @@ from installer.config_text import Value
 from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
 from installer.engines.config_edits import read_configs
-from installer.model.engine import EffectiveConfig, EngineState, Extras, Proposal, RuntimeEntry
+from installer.model.effective import EffectiveConfig, RuntimeEntry
+from installer.model.engine import EngineState, Extras, Proposal
 from installer.model.files import File
 from installer.model.options import Options
 

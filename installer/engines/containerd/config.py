@@ -33,20 +33,16 @@ from installer.engines.containerd.effective import (
     understand,
 )
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine import (
+from installer.model.effective import (
     RUNC_TYPE,
-    Configs,
     EffectiveConfig,
-    EngineState,
-    Extras,
-    Proposal,
-    ProposedFile,
     RuntimeEntry,
     is_oci,
     is_ours,
     low_level_words,
     refuse_taken_name,
 )
+from installer.model.engine import Configs, EngineState, Extras, Proposal, ProposedFile
 
 TYPE: Final = "runtime_type"
 OPTIONS: Final = "options"

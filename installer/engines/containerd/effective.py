@@ -26,16 +26,8 @@ from installer.config_text import (
 )
 from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
-from installer.model.engine import (
-    NAMELESS,
-    RUNC_TYPE,
-    CommandLine,
-    Configs,
-    DryRunCommand,
-    EffectiveConfig,
-    EngineState,
-    Runtime,
-)
+from installer.model.effective import NAMELESS, RUNC_TYPE, EffectiveConfig, Runtime
+from installer.model.engine import CommandLine, Configs, DryRunCommand, EngineState
 
 # The plugin that has the runtimes, by schema; schemas later than 3 keep the id.
 PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}

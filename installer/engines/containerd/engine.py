@@ -8,12 +8,12 @@ from installer.config_text import Edit, Key, Tree
 from installer.engines.containerd import config as containerd_config
 from installer.engines.containerd import effective, load
 from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig, RuntimeEntry
 from installer.model.engine import (
     CdiSupport,
     Configs,
     DropIns,
     DryRunCommand,
-    EffectiveConfig,
     Engine,
     EngineState,
     Extras,
@@ -21,7 +21,6 @@ from installer.model.engine import (
     LoadInput,
     Place,
     Proposal,
-    RuntimeEntry,
     Version,
 )
 

@@ -27,7 +27,8 @@ from installer.engines.containerd.effective import (
 )
 from installer.engines.pipes import CDI_DIRECTORIES, find_cdi_pipes, is_pipe, list_names, make_error
 from installer.errors import InstallerError
-from installer.model.engine import LoadError, LoadInput, Version, is_ours
+from installer.model.effective import is_ours
+from installer.model.engine import LoadError, LoadInput, Version
 from installer.model.files import Kind
 
 NRI_PLUGIN: Final = "io.containerd.nri.v1.nri"

@@ -12,21 +12,16 @@ from installer.config_text.change import parse
 from installer.engines.crio.load import find_built_in
 from installer.engines.crio.printed import PrintedConfig
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine import (
-    Configs,
-    DryRunCommand,
+from installer.model.effective import (
     EffectiveConfig,
-    EngineState,
-    Proposal,
-    ProposedFile,
     Runtime,
     RuntimeEntry,
-    Version,
     is_oci,
     is_ours,
     low_level_words,
     refuse_taken_name,
 )
+from installer.model.engine import Configs, DryRunCommand, EngineState, Proposal, ProposedFile, Version
 
 HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"
 RUN_ROOT: Final = "/run/containers/storage"

@@ -7,13 +7,13 @@ from typing import Any
 from installer.config_text import Tree, Value
 from installer.engines.crio import config as crio_config
 from installer.engines.crio import load
+from installer.model.effective import EffectiveConfig, RuntimeEntry
 from installer.model.engine import (
     CdiSupport,
     CommandLine,
     Configs,
     DropIns,
     DryRunCommand,
-    EffectiveConfig,
     Engine,
     EngineState,
     Extras,
@@ -21,7 +21,6 @@ from installer.model.engine import (
     LoadInput,
     Place,
     Proposal,
-    RuntimeEntry,
     RuntimeFlags,
     Version,
 )

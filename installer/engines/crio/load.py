@@ -16,7 +16,8 @@ from installer.config_text import Key, Tree, value_at
 from installer.engines.crio.next_start import RUNTIMES, NextStart
 from installer.engines.pipes import CDI_DIRECTORIES, find_cdi_pipes
 from installer.errors import InstallerError
-from installer.model.engine import LoadError, LoadInput, Version, is_ours
+from installer.model.effective import is_ours
+from installer.model.engine import LoadError, LoadInput, Version
 from installer.model.files import Kind
 
 CGROUP_MANAGERS: Final = ("systemd", "cgroupfs")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from installer.engines.docker.config import read_info
 from installer.engines.engine_api import KeptContainer, NotServedError
 from installer.errors import InstallerError
-from installer.model.engine import Answer
+from installer.model.effective import Answer
 
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client

@@ -10,22 +10,16 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Syntax, Tree, Value, WantedKey, spellings, table, text
 from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
-from installer.model.engine import (
-    Configs,
-    DryRunCommand,
+from installer.model.effective import (
     EffectiveConfig,
-    EngineState,
-    Extras,
     Flags,
-    Proposal,
-    ProposedFile,
-    Route,
     Runtime,
     RuntimeEntry,
     is_oci,
     low_level_words,
     refuse_taken_name,
 )
+from installer.model.engine import Configs, DryRunCommand, EngineState, Extras, Proposal, ProposedFile, Route
 from installer.model.files import File, Meta
 
 FEATURES: Final = "features"

@@ -6,12 +6,12 @@ from typing import Any
 
 from installer.engines.docker import config as docker_config
 from installer.engines.docker import load
+from installer.model.effective import EffectiveConfig, RuntimeEntry
 from installer.model.engine import (
     CdiSupport,
     CommandLine,
     Configs,
     DryRunCommand,
-    EffectiveConfig,
     Engine,
     EngineState,
     Extras,
@@ -20,7 +20,6 @@ from installer.model.engine import (
     Place,
     Proposal,
     Route,
-    RuntimeEntry,
     RuntimeFlags,
 )
 from installer.model.files import File

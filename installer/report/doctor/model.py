@@ -10,7 +10,8 @@ from msgspec import Struct, field
 
 from installer.config_text import Tree, value_at
 from installer.engines import CONTAINERD
-from installer.model.engine import EffectiveConfig, EngineState, OtherEngine, is_ours
+from installer.model.effective import EffectiveConfig, is_ours
+from installer.model.engine import EngineState, OtherEngine
 from installer.model.facts import CdiRow, list_some
 
 Version = tuple[int, ...]

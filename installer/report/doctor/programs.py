@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from installer.change.pending import AT_NEXT_START, PENDING
 from installer.engines import CONTAINERD, ENGINES
-from installer.model.engine import is_ours
+from installer.model.effective import is_ours
 from installer.model.facts import count
 from installer.payload.files import advise
 from installer.report.doctor import model

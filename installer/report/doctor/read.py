@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import asdict, replace
 
@@ -43,12 +43,15 @@ from installer.host.processes import (
 from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation_report import LAST_CHECK, Installation, Line, read_installation
-from installer.model.engine import EffectiveConfig, Engine, EngineState
+from installer.model.engine import Engine, EngineState
 from installer.model.facts import Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
 from installer.nri.state import describe_plugin
 from installer.report.doctor import model, system
+
+if TYPE_CHECKING:
+    from installer.model.effective import EffectiveConfig
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
 GPUS: Final = frozenset({0x0300, 0x0302})  # VGA and 3D controllers
