@@ -82,7 +82,16 @@ def test_the_documented_command_groups_the_lines_of_all_nodes(tmp_path: Path) ->
         "gpu-node-4: refused: cannot configure Docker (daemon.json: a directory); remove it",
     ]
     kubectl = tmp_path / "kubectl"
-    kubectl.write_text("#!/bin/sh\ncat <<END\n" + "\n".join(lines) + "\nEND\n")
+    # Measured with kubectl 1.32: without --ignore-errors the list ends at the first kubelet that does not answer.
+    unreachable = "error: Get https://10.0.0.5:10250/containerLogs: connect: no route to host"
+    kubectl.write_text(
+        "#!/bin/sh\n"
+        + f"cat <<END\n{lines[0]}\nEND\n"
+        + f"case $* in *--ignore-errors*) echo '{unreachable}' ;; *) exit 1 ;; esac\n"
+        + "cat <<END\n"
+        + "\n".join(lines[1:])
+        + "\nEND\n"
+    )
     kubectl.chmod(0o755)
 
     done = subprocess.run(
@@ -96,6 +105,7 @@ def test_the_documented_command_groups_the_lines_of_all_nodes(tmp_path: Path) ->
     first, *others = done.stdout.splitlines()
     assert first == "2 would edit 1 file and restart containerd: gpu-node-1 gpu-node-3"
     assert sorted(others) == [
+        "1 Get https://10.0.0.5:10250/containerLogs: connect: no route to host: error",
         "1 nothing to do: gpu-node-2",
         "1 refused: cannot configure Docker (daemon.json: a directory); remove it: gpu-node-4",
     ]
