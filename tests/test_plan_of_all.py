@@ -86,11 +86,9 @@ def test_the_documented_command_groups_the_lines_of_all_nodes(tmp_path: Path) ->
     unreachable = "error: Get https://10.0.0.5:10250/containerLogs: connect: no route to host"
     kubectl.write_text(
         "#!/bin/sh\n"
-        + f"cat <<END\n{lines[0]}\nEND\n"
-        + f"case $* in *--ignore-errors*) echo '{unreachable}' ;; *) exit 1 ;; esac\n"
-        + "cat <<END\n"
-        + "\n".join(lines[1:])
-        + "\nEND\n"
+        f"cat <<END\n{lines[0]}\nEND\n"
+        f"case $* in *--ignore-errors*) echo '{unreachable}' ;; *) exit 1 ;; esac\n"
+        "cat <<END\n" + "\n".join(lines[1:]) + "\nEND\n"
     )
     kubectl.chmod(0o755)
 

@@ -35,6 +35,12 @@ CREATED: Final = 201
 # NAMESPACE_NAME_UID, made right before the pod's sandbox (engine-facts.md#kubelet-pod-logs).
 POD_LOGS: Final = PurePosixPath("/var/log/pods")
 OWN_NAME: Final = "HOSTNAME"
+# The keys of the taint that keeps pods from a new node. By the prefix of the second the Cluster Autoscaler
+# knows that the taint goes away; managed autoscalers (AKS, GKE) have no flag to name the first.
+STARTUP_TAINTS: Final = (
+    "node-toolkit-installer/not-ready",
+    "startup-taint.cluster-autoscaler.kubernetes.io/node-toolkit-installer",
+)
 
 
 class RefusedError(InstallerError):

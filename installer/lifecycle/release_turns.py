@@ -51,7 +51,7 @@ from installer.fleet.turn_rules import (
 )
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
-from installer.host.kubernetes import Api, UnreachableError
+from installer.host.kubernetes import STARTUP_TAINTS, Api, UnreachableError
 from installer.host.own_version import own_version
 from installer.lifecycle.last_check import read_check_of_boot
 from installer.lifecycle.node_turns import NodeTurns, TurnWaitError, is_begun
@@ -63,7 +63,6 @@ from installer.model.options import Options, TurnOptions
 from installer.model.steps import WriteConfig
 
 LONGEST_TRY_S: Final = 90.0  # between two tries; the shortest is TRY_S
-STARTUP_TAINT: Final = "node-toolkit-installer/not-ready"
 AT_STOP_S: Final = 3.0  # for an answer of the API while a pod ends
 BY_ITSELF: Final = "wait: run asks again every minute, and goes on by itself"
 
@@ -412,7 +411,7 @@ def _has_startup_taint(node: dict[str, Any]) -> bool:
     taints = value_at(node, ("spec", "taints"))
     if not isinstance(taints, list):
         return False
-    return any(value_at(taint, ("key",)) == STARTUP_TAINT for taint in taints)
+    return any(value_at(taint, ("key",)) in STARTUP_TAINTS for taint in taints)
 
 
 def _without_turn(plan: Plan, turn: TurnRow | None) -> Plan:

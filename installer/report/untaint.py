@@ -11,9 +11,8 @@ from installer.config_text import value_at
 from installer.errors import Exit, InstallerError
 from installer.host import supervision
 from installer.host.events import log
-from installer.host.kubernetes import Api, RefusedError
+from installer.host.kubernetes import STARTUP_TAINTS, Api, RefusedError
 
-KEY: Final = "node-toolkit-installer/not-ready"
 WATCH_S: Final = 1800
 PAUSE_S: Final = 5.0
 NOT_FOUND: Final = 404  # the node is gone
@@ -87,9 +86,10 @@ def make_patch(node: Any) -> list[dict[str, Any]]:
     patch: list[dict[str, Any]] = []
     # A removal goes by the index, and the list may have changed: each removal is preceded by a test.
     for index in reversed(range(len(taints))):
-        if value_at(taints[index], ("key",)) == KEY:
+        key = value_at(taints[index], ("key",))
+        if key in STARTUP_TAINTS:
             path = f"/spec/taints/{index}"
-            patch.append({"op": "test", "path": f"{path}/key", "value": KEY})
+            patch.append({"op": "test", "path": f"{path}/key", "value": key})
             patch.append({"op": "remove", "path": path})
     return patch
 

@@ -8,6 +8,7 @@ import yaml
 
 from installer.fleet import leases
 from installer.fleet.turn_rules import Settings, name_settings, name_turn
+from installer.host.kubernetes import STARTUP_TAINTS
 from tests.deploy.helm import NAMESPACE, RELEASE
 from tests.deploy.rendered import (
     KUSTOMIZE,
@@ -27,7 +28,6 @@ from tests.deploy.rendered import (
 from tests.support.entry import CHART_VERSION, PROJECT
 
 PREFIX = "TOOLKIT_INSTALLER_"
-KEY = "node-toolkit-installer/not-ready"
 READY = "/dev/shm/untaint.ready"  # noqa: S108 - in the pod
 TAINT = "node-toolkit-installer-taint"
 NRI_ALLOW = "nri.allow[0]=gpu-operator=nvidia.com/gpu"
@@ -386,13 +386,13 @@ def test_the_pod_that_removes_the_taint_is_not_kept_away_by_it_and_ready_while_i
     pod = told["Deployment", TAINT]["spec"]["template"]["spec"]
 
     tolerated = {each["key"] for each in pod["tolerations"]}
-    assert KEY in tolerated
+    assert tolerated >= {*STARTUP_TAINTS}
     assert "node.kubernetes.io/unreachable" not in tolerated, "it would stay on a node that is gone"
     (name,) = pod["containers"][0]["args"][1:]
     labels = told["DaemonSet", NAMESPACE]["spec"]["template"]["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == name
     assert pod["containers"][0]["readinessProbe"]["exec"]["command"] == ["test", "-e", READY]
-    assert f"--register-with-taints={KEY}:NoSchedule" in DOCUMENT
+    assert f"--register-with-taints={STARTUP_TAINTS[0]}:NoSchedule" in DOCUMENT
 
 
 def test_the_runtime_classes_have_the_names_of_the_runtimes_and_go_where_the_daemon_set_goes(

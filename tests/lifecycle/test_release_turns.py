@@ -18,11 +18,11 @@ from installer.fleet import client, leases
 from installer.fleet.turn_rules import TRY_S, Failure, Node, Proven
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.kubernetes import Api, Reply
+from installer.host.kubernetes import STARTUP_TAINTS, Api, Reply
 from installer.lifecycle import check, engine_checks, handover, readiness, release_turns, uninstall
 from installer.lifecycle.last_check import LastCheck, read_check
 from installer.lifecycle.node_turns import open_turns
-from installer.lifecycle.release_turns import LONGEST_TRY_S, STARTUP_TAINT, ReleaseTurns
+from installer.lifecycle.release_turns import LONGEST_TRY_S, ReleaseTurns
 from installer.metrics import snapshot as metrics
 from installer.model.effective import EffectiveConfig
 from installer.model.engine import EngineState
@@ -425,19 +425,20 @@ def test_a_revision_is_of_program_payload_and_options_but_not_of_a_node(a: Membe
     assert release_turns.find_revision(replace(a.options, set_as_default=True), "v1") != revision
 
 
-def tainted(name: str) -> dict[str, Any]:
-    taint = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
+def tainted(name: str, key: str = STARTUP_TAINTS[0]) -> dict[str, Any]:
+    taint = {"key": key, "effect": "NoSchedule"}
     return {"metadata": {"name": name, "labels": {}}, "spec": {"taints": [taint]}}
 
 
+@pytest.mark.parametrize("key", STARTUP_TAINTS)
 def test_a_new_node_needs_no_turn_but_its_failure_counts(
-    a: Member, b: Member, api: Api, server: ApiServer
+    a: Member, b: Member, api: Api, server: ApiServer, key: str
 ) -> None:
     def fail() -> None:
         raise BROKEN
 
     take(api, b)
-    server.put("nodes", tainted("a"))
+    server.put("nodes", tainted("a", key))
     a.begins = fail
     a.check()
     assert client.look(api, "gpu").settings.failures == (Failure("a", str(BROKEN)),)

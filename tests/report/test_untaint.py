@@ -219,7 +219,8 @@ def test_what_others_do_to_the_taints_meanwhile_stays(tmp_path: Path) -> None:
 
 
 def test_only_our_taint_goes() -> None:
-    api = FakeApi({"a": node(OURS, THEIRS, {**OURS, "effect": "NoExecute"})})
+    of_autoscaler = {**OURS, "key": "startup-taint.cluster-autoscaler.kubernetes.io/node-toolkit-installer"}
+    api = FakeApi({"a": node(OURS, THEIRS, {**OURS, "effect": "NoExecute"}, of_autoscaler)})
 
     assert api.patch("a", make_patch(api.nodes["a"])) == 200
     assert api.nodes["a"] == node(THEIRS)
