@@ -78,19 +78,21 @@ class _Compared(Struct, frozen=True):
 
     Attributes:
         before: In force without us.
-        lived: In force without us, but with the additions of others to our files.
+        with_additions: In force without us, but with the additions of others to our files.
         now: In force by the present texts.
         names: Our runtimes, and the runtimes of others in our files.
         ours: Our runtimes, and the runtimes of earlier installs.
-        is_edited: The present texts differ from the texts without us.
+        present_texts: The texts of ``now``.
+        texts_without_us: The texts of ``before``.
     """
 
     before: EffectiveConfig
-    lived: EffectiveConfig
+    with_additions: EffectiveConfig
     now: EffectiveConfig
     names: frozenset[str]
     ours: frozenset[str]
-    is_edited: bool
+    present_texts: Texts
+    texts_without_us: Texts
 
 
 def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
@@ -110,15 +112,12 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
     def propose(before: EffectiveConfig | None) -> Iterable[Proposal]:
         return engine.kind.propose(state, configs, request.entries, request.options.extras, before)
 
-    # The plainest candidate by the texts alone: if nothing is to be done, no program is asked.
+    # The plainest proposal, by the texts alone: if nothing is to be done, no program is asked.
     first = next(iter(propose(None)))
     first_changes = find_changes(request, first)
     plainest = make_candidate(request, first, first_changes)
     unvalidated = _accept(request, plainest)
-    if engine.kind.built_in_runtime:
-        return unvalidated
-    has_steps = plainest.writes or unvalidated.restart.when is When.NOW
-    if not has_steps and is_in_force(request, plainest):
+    if engine.kind.built_in_runtime or _needs_nothing(request, unvalidated):
         return unvalidated
 
     compared = _ask_compared(request, texts_without_us, present_texts)
@@ -132,19 +131,30 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
             candidate = keep_present_texts(candidate, request.facts)
 
         after = request.dry_run(engine, {**present_texts, **candidate.texts})
-        problems = _find_problems(request, candidate, compared, after)
-        # A doubt comes from the texts. The answer of the engine's own program overrules it.
-        if not problems and (after.rest_digest or proposal.doubt is None):
-            heals = bool(compared.now.fatal) and (
-                compared.is_edited or compared.now.undefined in request.names
-            )
-            return replace(_accept(request, candidate, after), heals=heals)
-        refusals.append(proposal.doubt or _refuse_proposal(request, proposal, present_texts, problems))
+        refusal = _find_install_refusal(request, candidate, compared, after)
+        if refusal is None:
+            return replace(_accept(request, candidate, after), heals=_heals(request, compared))
+        refusals.append(refusal)
 
     removes_runtimes = bool(unvalidated.expected.absent)
     if not removes_runtimes and _serves_despite_lost_ledger(request, plainest, compared.now):
         return _accept(request, keep_present_texts(plainest, request.facts), compared.now)
-    raise refusals[0]  # every engine drafts at least one proposal
+    raise refusals[0]  # every engine proposes at least one candidate
+
+
+def _needs_nothing(request: InstallRequest, accepted: AcceptedInstall) -> bool:
+    """Tell whether an install has nothing to write and nothing to restart."""
+    if accepted.candidate.writes or accepted.restart.when is When.NOW:
+        return False
+    return is_in_force(request, accepted.candidate)
+
+
+def _heals(request: InstallRequest, compared: _Compared) -> bool:
+    """Tell whether an install repairs our earlier text, with which the engine would serve nothing."""
+    if not compared.now.fatal:
+        return False
+    is_edited = compared.present_texts != compared.texts_without_us
+    return is_edited or compared.now.undefined in request.names
 
 
 def _ask_compared(request: InstallRequest, texts_without_us: Texts, present_texts: Texts) -> _Compared:
@@ -154,18 +164,41 @@ def _ask_compared(request: InstallRequest, texts_without_us: Texts, present_text
         InstallerError: as ``_ask_before_us``.
     """
     before = _ask_before_us(request, texts_without_us)
-    lived = before
+    with_additions = before
     if present_texts != texts_without_us:
         # What others have put into a file of ours is in force as well, and has to stay in force.
-        lived = predict_without_our_files(request.engine, request.facts, present_texts, request.dry_run)
+        with_additions = predict_without_our_files(
+            request.engine, request.facts, present_texts, request.dry_run
+        )
     return _Compared(
         before=before,
-        lived=lived,
+        with_additions=with_additions,
         now=request.dry_run(request.engine, present_texts),
-        names=request.names | (lived.handlers.keys() - before.handlers.keys()),
+        names=request.names | (with_additions.handlers.keys() - before.handlers.keys()),
         ours=request.names | list_former_names(request),
-        is_edited=present_texts != texts_without_us,
+        present_texts=present_texts,
+        texts_without_us=texts_without_us,
     )
+
+
+def _find_install_refusal(
+    request: InstallRequest, candidate: Candidate, compared: _Compared, after: EffectiveConfig
+) -> InstallerError | None:
+    """Return the reason why an engine may not get the texts of a candidate; None for texts to write.
+
+    Args:
+        request: the engine, and the runtimes to serve.
+        candidate: the texts.
+        compared: the configs to compare with.
+        after: the config in force with the texts.
+    """
+    problems = _find_problems(request, candidate, compared, after)
+    doubt = candidate.proposal.doubt
+    # A doubt comes from the texts. The answer of the engine's own program overrules it.
+    is_doubtful = doubt is not None and not after.rest_digest
+    if not problems and not is_doubtful:
+        return None
+    return doubt or _refuse_proposal(request, candidate.proposal, compared.present_texts, problems)
 
 
 def _find_problems(
@@ -174,9 +207,9 @@ def _find_problems(
     """Return, in words, why the config ``after`` a candidate would not do."""
     problems = [*find_unserved(request, candidate.proposal, after)]
     problems += find_disturbances(compared.before, after, compared.names)
-    lived = compared.lived
-    if not (problems or lived.broken or lived.undefined):
-        problems += find_disturbances(lived, after, compared.ours)
+    with_additions = compared.with_additions
+    if not (problems or with_additions.broken or with_additions.undefined):
+        problems += find_disturbances(with_additions, after, compared.ours)
     return problems
 
 
