@@ -547,49 +547,55 @@ def plan_rollback(  # noqa: PLR0913 - a plan, its state, and what was found sinc
         reason: the reason of the roll-back, for the log.
         in_force: the configs of the engines that were asked after their reload had failed.
     """
-    used: set[str] = set()  # the engines that stay as they are
+    kept_engines: set[str] = set()
     if record.toolkit is None:
-        used = {container.engine for container in running}
+        kept_engines = {container.engine for container in running}
     reloads = {step.engine: step for step in done if isinstance(step, Reload)}
+    # A reload that brought the texts of an earlier plan into force reverts these texts, too.
     earlier = [step for step in plan.earlier if step.engine in reloads]
     done = (*earlier, *done)
-
-    # A file that belongs to no engine is reverted like the other steps.
     of_engines = [
         step for step in done if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines
     ]
+
     steps: list[Step] = []
     for name in dict.fromkeys(step.engine for step in reversed(of_engines)):
-        if name in used:
+        if name in kept_engines:
             continue
         writes = [step for step in of_engines if isinstance(step, WriteConfig) and step.engine == name]
         now = (in_force or {}).get(name)
         steps += engine_plan.roll_back_engine(plan.engines[name], writes, reloads.get(name), now)
-    if not used:
+    if not kept_engines:
         for step in reversed(done):
+            # A file that belongs to no engine is reverted like the other steps.
             undo = describe(step).undo if step not in of_engines else None
             if undo is not None:
                 steps.append(undo)
 
     configs = tuple(rows.add_known_texts(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=configs, finished=False)
-    seen = dict(plan.seen)
-    unwanted = set()
-    for step in done:
-        if isinstance(step, WriteConfig):
-            # The file holds our own text: no other process has written it since the plan.
-            seen[step.path] = step.after.digest if step.after else ""
-            # A specification that no container could use is not wanted back.
-            if step.unwanted:
-                unwanted.add(step.path)
-    final = record
-    if unwanted and record.cdi is not None:
-        final = cdi.without(record, unwanted)
     return Plan(
         parts=(Part(PartId.ROLL_BACK, for_reason(reason, steps)),),
         in_progress=in_progress,
-        final=in_progress if used else final,
+        final=in_progress if kept_engines else _without_unwanted(record, done),
         engines=plan.engines,
-        in_use=running if used else (),
-        seen=seen,
+        in_use=running if kept_engines else (),
+        seen=_note_own_writes(plan.seen, done),
     )
+
+
+def _without_unwanted(record: Record, done: Iterable[Step]) -> Record:
+    """Return a ledger without the CDI specifications that a roll-back does not restore."""
+    unwanted = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
+    if unwanted and record.cdi is not None:
+        return cdi.without(record, unwanted)
+    return record
+
+
+def _note_own_writes(seen: Mapping[PurePosixPath, str], done: Iterable[Step]) -> dict[PurePosixPath, str]:
+    """Return the digest of each config as read, or as the steps ``done`` have written it since."""
+    digests = dict(seen)
+    for step in done:
+        if isinstance(step, WriteConfig):
+            digests[step.path] = step.after.digest if step.after else ""
+    return digests

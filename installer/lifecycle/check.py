@@ -302,43 +302,45 @@ class _Check:
 
     def fail(self, error: InstallerError) -> Watch:
         """Publish why the check has failed; each failure in a row delays the next check further."""
-        host = self.host
-        options = self.options
-        result = self.result
-        previous = self.previous
-        engine_starts = fingerprint(list_start_files(host, options, self.record))
-        engine_started = previous.pace.failures > 0 and engine_starts != previous.pace.engine_starts
-        failures = previous.pace.failures + 1
-        if engine_started or result.asked:
-            # The delays begin anew for a started engine and for a user's request: the cause may go soon.
-            failures = 1
-        idle_checks = result.pace.idle_checks
-        if engine_started:
-            # An engine that starts again and again is checked as rarely as a file that is always written.
-            idle_checks += (result.began_s,)
+        failures = self.note_failure()
         # An engine that its owner restarts does not answer for a moment: the second failure counts.
-        if result.asked or failures == LOUD_FAILURES:
+        if self.result.asked or failures == LOUD_FAILURES:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
             log_others(error)
-        engines = [
-            replace(each, serves=None, difference="", process=keep_live(each.process))
-            for each in previous.engines
-        ]
-        self.note(engines=add_since(engines, previous.engines))
-        self.note_pace(
-            failures=failures,
-            engine_starts=engine_starts,
-            idle_checks=idle_checks,
-            # The file has the failed repair as well.
-            repairs=read_check_of_boot(host, options.state_file).pace.repairs,
-        )
         self.withdraw()  # before anything else that may fail
-        metrics.publish_failure(host, options, self.work.ledger, error)
+        metrics.publish_failure(self.host, self.options, self.work.ledger, error)
         self.work.turns.settle(failure=str(error))
         if self.baseline is Baseline.AFTER_CHECK:
             self.use_present_baseline()
         delay_s = drift.RETRIES_S[min(failures, len(drift.RETRIES_S)) - 1]
         return self.end_unready(error, monotonic() + delay_s)
+
+    def note_failure(self) -> int:
+        """Note the failure of this check; return the number of failures in a row."""
+        last_pace = self.previous.pace
+        engine_starts = fingerprint(list_start_files(self.host, self.options, self.record))
+        engine_started = last_pace.failures > 0 and engine_starts != last_pace.engine_starts
+        failures = last_pace.failures + 1
+        if engine_started or self.result.asked:
+            # The delays begin anew for a started engine and for a user's request: the cause may go soon.
+            failures = 1
+        idle_checks = self.result.pace.idle_checks
+        if engine_started:
+            # An engine that starts again and again is checked as rarely as a file that is always written.
+            idle_checks += (self.result.began_s,)
+        engines = []
+        for each in self.previous.engines:
+            process = keep_live(each.process)
+            engines.append(replace(each, serves=None, difference="", process=process))
+        self.note(engines=add_since(engines, self.previous.engines))
+        self.note_pace(
+            failures=failures,
+            engine_starts=engine_starts,
+            idle_checks=idle_checks,
+            # The file has the failed repair as well.
+            repairs=read_check_of_boot(self.host, self.options.state_file).pace.repairs,
+        )
+        return failures
 
     def await_owner(self, error: InstallerError, *, is_new: bool) -> Watch:
         """Publish a problem for the owner; a node with the ledger's runtimes in force stays ready.
@@ -407,15 +409,41 @@ class _Check:
         )
 
     def end(self, proven: Plan | None = None) -> Watch:
-        """Publish the check and, last, readiness for a ``proven`` plan; return the paths to watch."""
-        host = self.host
-        options = self.options
-        result = self.result
+        """Publish the check and, last, readiness; return the paths to watch.
+
+        Args:
+            proven: the plan that was carried out, with its engines serving; None if the node is not ready, or
+                is ready with what an earlier install has left.
+        """
         moment = monotonic()
-        changed = proven is not None and bool(proven.steps)
         if proven is not None and not proven.unverified_engines:
             self.work.turns.note_proof()
-        idle_checks = self.list_idle_checks(changed=changed)
+        idle_checks = self.list_idle_checks(changed=proven is not None and bool(proven.steps))
+        self.note_findings(proven)
+        self.note_pace(
+            idle_checks=idle_checks[-KEPT_CHECKS:],
+            repairs=drift.select_recent(self.result.pace.repairs, moment),
+        )
+        watched = list(self.places())
+        fingerprint_after = fingerprint(watched)
+        try:
+            publish_check(self.host, self.options.state_file, self.result)
+        except InstallerError as error:
+            log.warning("check result not written", error=error)
+
+        files_good, ready = self.judge_installation()
+        baseline = self.choose_baseline(fingerprint_after, files_good=files_good)
+        due_s = self.find_next_check(moment)
+        if proven is not None:
+            self.publish_readiness(proven, ready=ready)
+            due_s = self.settle_turn(due_s)  # after readiness, for the API may be slow
+        elif self.result.keeps_install:
+            self.publish_kept_readiness(ready=ready)
+        watched += self.list_existing(with_published=proven is not None or self.result.keeps_install)
+        return Watch(watched, baseline=baseline, due_s=due_s, rest_s=drift.rest_s(idle_checks, moment))
+
+    def note_findings(self, proven: Plan | None) -> None:
+        """Note what the check has found besides the engines."""
         specification_problem: Problem | None = None
         if proven is not None and proven.specification_problem is not None:
             specification_problem = Problem.of(proven.specification_problem)
@@ -425,36 +453,28 @@ class _Check:
             edited_configs=tuple(self.list_edited()),
             turn=self.work.turns.state,
         )
-        self.note_pace(
-            idle_checks=idle_checks[-KEPT_CHECKS:], repairs=drift.select_recent(result.pace.repairs, moment)
-        )
-        watched = list(self.places())
-        fingerprint_after = fingerprint(watched)
-        try:
-            publish_check(host, options.state_file, self.result)
-        except InstallerError as error:
-            log.warning("check result not written", error=error)
-        files_good, ready = self.judge_installation()
-        baseline = self.choose_baseline(fingerprint_after, files_good=files_good)
-        due_s = 0.0
-        if result.pace.next_check_s:
-            due_s = max(1.0, result.pace.next_check_s - moment)
-        elif specification_problem is not None:
-            due_s = drift.UNMADE_S
-        watched += [(watch.EXISTENCE, engine.process) for engine in result.engines if engine.process]
-        if result.keeps_install:
-            self.publish_kept_readiness(ready=ready)
-        if proven is not None:
-            self.publish_readiness(proven, ready=ready)
-            due_s = self.settle_turn(due_s)  # after readiness, for the API may be slow
-        if proven is not None or result.keeps_install:
-            # A removed readiness or metrics file starts a check.
-            for path in (options.ready_file, *self.record.published):
-                local = host.local_path(path, last=False)
+
+    def find_next_check(self, moment: float) -> float:
+        """Return in how many seconds the next check is due if nothing changes, 0 for the usual time."""
+        if self.result.pace.next_check_s:
+            return max(1.0, self.result.pace.next_check_s - moment)
+        if self.result.specification_problem is not None:
+            return drift.UNMADE_S
+        return 0.0
+
+    def list_existing(self, *, with_published: bool) -> "Iterator[watch.Place]":
+        """Yield the places whose end starts a check: engines' processes, and the files of a ready node.
+
+        The check itself makes these files, so they are no part of the fingerprint.
+        """
+        for engine in self.result.engines:
+            if engine.process:
+                yield watch.EXISTENCE, engine.process
+        if with_published:
+            for path in (self.options.ready_file, *self.record.published):
+                local = self.host.local_path(path, last=False)
                 if local.exists():
-                    watched.append((watch.EXISTENCE, str(local)))
-        rest_s = drift.rest_s(idle_checks, moment)
-        return Watch(watched, baseline=baseline, due_s=due_s, rest_s=rest_s)
+                    yield watch.EXISTENCE, str(local)
 
     def settle_turn(self, due_s: float) -> float:
         """Settle the turn of this node; return when the next check is due, 0 for the usual time."""
