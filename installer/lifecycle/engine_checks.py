@@ -69,7 +69,7 @@ def check_engines(  # noqa: PLR0913 - a plan, the node, and what the last check 
     dependencies = _find_engine_dependencies(host, layout, engines, previous)
     refusals: Mapping[str, str] = {}
     if validates:
-        refusals = dry_run.find_refusals(host, engines.values())
+        refusals = dry_run.find_start_failures(host, engines.values())
     reasons: Mapping[str, str] = {}
     if not proven:
         reasons = _list_reload_reasons(plan)

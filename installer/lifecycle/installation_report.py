@@ -16,9 +16,9 @@ from installer.config_text import Edit
 from installer.config_text.change import list_missing
 from installer.engines import ENGINES
 from installer.engines.ask import ask, is_socket_activated
+from installer.engines.comparison import Comparison, compare_configs
 from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
-from installer.engines.dry_run import Comparison, compare_configs
 from installer.engines.observe import engine_of_row
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
@@ -297,7 +297,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             if name in engines:
                 comparison = compare_configs(host, engines[name], record)
         if record.undo_problem:  # an incomplete undo may have removed keys itself
-            comparison = comparison._replace(lacks=(), in_force=_is_in_force)
+            comparison = replace(comparison, lacks=(), in_force=_is_in_force)
         if comparison.fatal:
             remedy = REPAIR if comparison.repairable else comparison.remedy or CORRECT
             yield Line(name, f"{NO_START} ({comparison.fatal}): {remedy}", later=True)

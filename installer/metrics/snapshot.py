@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.change.ledger import MARK, Ledger, publish, remove_published
 from installer.change.plan import Plan
 from installer.engines import ENGINES
-from installer.engines.dry_run import compare_configs
+from installer.engines.comparison import compare_configs
 from installer.errors import InstallerError
 from installer.host import supervision
 from installer.host.events import log_failures
@@ -327,5 +327,5 @@ def _take_snapshot(
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:
     with suppress(InstallerError):
-        return any(compare_configs(host, row, record)[:2])
+        return not compare_configs(host, row, record).is_as_installed
     return True

@@ -13,9 +13,10 @@ from installer.change.transaction import refuse_obstacles
 from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
+from installer.engines.comparison import compare_configs
 from installer.engines.config_files import with_readable_configs
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
-from installer.engines.dry_run import DryRuns, compare_configs
+from installer.engines.dry_run import DryRuns
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine import EngineState
@@ -139,7 +140,7 @@ class Node:
             assert {systemd(served, name) for name in OURS} == {systemd(before, like)}
         assert writes(self.install(default=default, drop_in=drop_in)) == []
         (row,) = self.held.engines
-        assert compare_configs(HOST, row, self.held)[:2] == ("", ())
+        assert compare_configs(HOST, row, self.held).is_as_installed
 
     def uninstall(self) -> Plan:
         """Undo as with ``--restart-mode none``."""

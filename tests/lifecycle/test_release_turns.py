@@ -201,7 +201,7 @@ def _serving(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check._Check, "judge_installation", lambda _: (True, True))  # noqa: SLF001
     monkeypatch.setattr(engine_checks, "find_dependencies", lambda *_: Dependencies())
     monkeypatch.setattr(engine_checks, "find_low_level", lambda *_: "")
-    monkeypatch.setattr(dry_run, "find_refusals", lambda *_: {})
+    monkeypatch.setattr(dry_run, "find_start_failures", lambda *_: {})
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
+from installer.engines.comparison import compare_configs
 from installer.engines.config_edits import digest_of
 from installer.engines.crio.config import read_effective
-from installer.engines.dry_run import DryRuns, compare_configs, find_refusals, refuse_changed
+from installer.engines.dry_run import DryRuns, find_start_failures, refuse_changed
 from installer.engines.next_start import explain_losses, explain_moved_places
 from installer.errors import NotBegunError
 from installer.host.files import Host
@@ -338,12 +339,12 @@ def test_an_engine_that_serves_and_would_not_come_up_is_told_by_name(tmp_path: P
     host = put(tmp_path, {TOML: "version = ["})
     engines = [replace(state("containerd"), serving=SERVING), state("docker")]
 
-    found = find_refusals(host, engines)
+    found = find_start_failures(host, engines)
     put(tmp_path, {TOML: "version = 2\n"})
 
     assert list(found) == ["containerd"]
     assert "config.toml" in found["containerd"]
-    assert find_refusals(host, engines) == {}
+    assert find_start_failures(host, engines) == {}
 
 
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
@@ -385,4 +386,6 @@ def test_a_crio_whose_own_program_is_gone_would_not_start(tmp_path: Path) -> Non
 
         gone = "its ExecStart /usr/bin/crio is no program"
         assert compare_configs(node.host, row, Record()).fatal == gone
-        assert find_refusals(node.host, [replace(usual, unit=row.unit, serving=SERVING)]) == {"crio": gone}
+        assert find_start_failures(node.host, [replace(usual, unit=row.unit, serving=SERVING)]) == {
+            "crio": gone
+        }
