@@ -292,19 +292,22 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
     path = wanted.path
     now = facts.contents[path]
     row = facts.record.config(path)
-    original, removal = undo_config(path, facts)
-    text_without_us = text_of(original, path)
-    present = text_of(now, path)
-    clean, edits = _add_keys(text_without_us, wanted)
-    missing = edits
-    if present != text_without_us:
-        _, missing = _add_keys(present, wanted)
+    present_text = text_of(now, path)
 
+    # Our edits of the text without us, and the wanted keys missing in the present text.
+    original, removal = undo_config(path, facts)
+    original_text = text_of(original, path)
+    target, edits = _add_keys(original_text, wanted)
+    missing = edits
+    if present_text != original_text:
+        _, missing = _add_keys(present_text, wanted)
+
+    # Edits of an earlier install that are not wanted any more.
     stale = [edit for edit in _find_stale(row, now, edits, wanted) if edit not in removal.needed]
     defaults = [edit for edit in stale if edit.key[-1:] == (ENGINES[name].default_key,)]
     if row is not None:
         # An undo that left our runtimes has removed the default, or a killed install has.
-        removed_defaults = list_missing(present, defaults, wanted.syntax, name=str(path))
+        removed_defaults = list_missing(present_text, defaults, wanted.syntax, name=str(path))
         row = replace(row, edits=tuple(edit for edit in row.edits if edit not in removed_defaults))
         stale = [edit for edit in stale if edit not in removed_defaults]
     # A table that we made and others have filled is needed without us: the table stays.
@@ -320,23 +323,23 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
             return ConfigChange(None, replace(row, original=Saved.of(original), ours=(now.digest,)), original)
         return ConfigChange(None, row, None)
 
-    target = clean
     if row is not None and now is not None and now.digest not in row.ours:
         base = _EditedText.of(now, path, wanted.syntax, facts).remove(stale).text
         target, _ = _add_keys(base, wanted)
     model = now or original
     after = File(target.encode(), model.meta if model else Meta())
+    new_row = ConfigRow(
+        engine=name,
+        path=path,
+        syntax=wanted.syntax,
+        original=Saved.of(original),
+        ours=(after.digest,),
+        edits=edits,
+        target=facts.targets.get(path),
+    )
     return ConfigChange(
         WriteConfig(name, path, now, after),
-        ConfigRow(
-            engine=name,
-            path=path,
-            syntax=wanted.syntax,
-            original=Saved.of(original),
-            ours=(after.digest,),
-            edits=edits,
-            target=facts.targets.get(path),
-        ),
+        new_row,
         original,
         taken_back=_takes_back([edit for edit in unwanted if edit not in defaults], wanted),
         adds=row is not None and _list_settings(relocate_edits(row, now)) <= _list_settings(edits),
