@@ -90,13 +90,11 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
     refused: dict[str, InstallerError] = {}
     asked = list_asked(options)
     for kind in asked:
-        name = kind.name
-        places = options.places.get(name, Places())
-        row = record.engine(name)
+        row = record.engine(kind.name)
+        places = options.places.get(kind.name, Places())
         engine = _ask_crashed(host, look_for(kind, options), options, crash_s)
         if row is not None and places.socket is None:
             engine = locate(host, engine, row, options)
-
         if options.auto and _is_unused(engine, engines, record):
             notes += _explain_unused(host, engine, engines)
             continue
@@ -117,19 +115,33 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             overruled += explain_unread(host, engine)
             overruled += explain_unread_root(host, engine, places)
             is_proven = record.finished and row is not None and row.pending is None
-            if not is_proven:
-                ours = (engine.drop_in,) if engine.drop_in is not None else ()
-                engine = replace(engine, outdated=is_outdated(host, engine, ours))
-            if not kind.config_markers:
-                refuse_generated(engine)
-            engines.append(with_configs(host, engine))
+            engines.append(_read_configs(host, engine, is_proven=is_proven))
         except InstallerError as error:  # the errors of the other engines are reported as well
-            refused[name] = error
+            refused[kind.name] = error
 
     notes += explain_other_engines(host, options, engines)
     if asked and not (engines or refused):
         raise explain_absence(host, options, notes)
     return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)
+
+
+def _read_configs(host: Host, engine: EngineState, *, is_proven: bool) -> EngineState:
+    """Fill in the configs of an engine, and whether they were changed since its start.
+
+    Args:
+        host: The node.
+        engine: The engine, with its start.
+        is_proven: The last install has proven that the engine serves what its configs say.
+
+    Raises:
+        InstallerError: The configs are unknown, or another program generates them.
+    """
+    if not is_proven:
+        ours = (engine.drop_in,) if engine.drop_in is not None else ()
+        engine = replace(engine, outdated=is_outdated(host, engine, ours))
+    if not engine.kind.config_markers:
+        refuse_generated(engine)
+    return with_configs(host, engine)
 
 
 def _is_unused(engine: EngineState, others: Iterable[EngineState], record: Record) -> bool:
@@ -288,32 +300,46 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
 
 
 def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) -> EngineState:
-    """Look for the answer of an engine of the ledger on its present socket."""
-    kind = engine.kind
+    """Look for an engine of the ledger that does not answer, on its present socket.
+
+    Args:
+        host: The node.
+        engine: The engine, as asked on a socket of the ledger or of the options.
+        row: The engine's row of the ledger.
+        options: The options.
+    """
     is_another = engine.pid is not None and engine.unit not in {"", row.unit}
     if not row.unit or not (engine.stopped or is_another):
         return engine
 
-    # The engine may have another socket now: by the options, or because its unit has changed.
-    sockets: list[PurePosixPath] = []
-    if not kind.built_in_runtime:
-        named = options.places.get(engine.name, Places()).socket or row.socket
-        sockets = [named, row.socket, *_list_sockets(host, row.unit)]
+    found = _find_on_other_sockets(host, engine, row, options)
+    if found is not None:
+        return found
+    if not engine.stopped or engine.kind.reads_config_on_signal:
+        return engine
+    unit = systemd.look_at_unit(host, row.unit)
+    # An active unit without a socket: the socket was removed.
+    remedy = f"restart {engine.title}" if unit.active == "active" else ""
+    # A service that ends at each start is "activating" all the time.
+    return replace(engine, crashing=unit.active == "activating", stopped=unit.is_at_rest, remedy=remedy)
+
+
+def _find_on_other_sockets(
+    host: Host, engine: EngineState, row: EngineRow, options: Options
+) -> EngineState | None:
+    """Find the engine of a row on another socket: of the options, or of the changed unit; None if silent."""
+    if engine.kind.built_in_runtime:
+        return None
+    named = options.places.get(engine.name, Places()).socket or row.socket
+    sockets = [named, row.socket, *_list_sockets(host, row.unit)]
     for socket in dict.fromkeys(sockets):
-        if socket == engine.socket or is_socket_activated(host, kind, socket, row.unit):
+        if socket == engine.socket or is_socket_activated(host, engine.kind, socket, row.unit):
             continue
         candidate = ask(host, replace(engine, socket=socket, unit=row.unit), timeout_s=ANSWER_S)
         answers = candidate.serving is not None or candidate.failed or candidate.disabled
         if answers and candidate.unit == row.unit:
             return candidate
-
-    if engine.stopped and not kind.reads_config_on_signal:
-        unit = systemd.look_at_unit(host, row.unit)
-        # An active unit without a socket: the socket was removed.
-        remedy = f"restart {engine.title}" if unit.active == "active" else ""
-        # A service that ends at each start is "activating" all the time.
-        return replace(engine, crashing=unit.active == "activating", stopped=unit.is_at_rest, remedy=remedy)
-    return engine
+    return None
 
 
 def _list_sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:

@@ -539,39 +539,52 @@ def _find_bad_nri(loading: _Loading) -> Iterator[LoadError]:
             )
 
 
-def _find_bad_server(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the settings refused by the server itself, apart from its plugins."""
-    whole = loading.whole
-    flags = {word.partition("=")[0] for word in loading.given.words}
-
-    debug = _table(whole, "debug")
+def _find_bad_log(loading: _Loading) -> Iterator[LoadError]:
+    """Yield an invalid level or format of containerd's log."""
+    debug = _table(loading.whole, "debug")
     level = debug.get("level")
-    is_overruled = not flags.isdisjoint(("--log-level", "-l"))
+    is_overruled = not _list_flags(loading).isdisjoint(("--log-level", "-l"))
     if isinstance(level, str) and level and level.lower() not in LOG_LEVELS and not is_overruled:
         yield loading.refuse_start(("debug", "level"), f"and there is no level {level}")
     log_format = debug.get("format")
     if isinstance(log_format, str) and log_format not in LOG_FORMATS:
         yield loading.refuse_start(("debug", "format"), "and it is neither text nor json")
 
+
+def _find_bad_addresses(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the addresses and the port at which containerd cannot listen."""
     for key in (("metrics", "address"), ("grpc", "tcp_address"), ("debug", "address")):
-        address = value_at(whole, key)
+        address = value_at(loading.whole, key)
         if isinstance(address, str) and address and not address.startswith("/") and _is_bad_address(address):
             yield loading.refuse_start(key, "and it is not of the form host:port")
     port = loading.cri.get("stream_server_port")
     if isinstance(port, str) and _is_bad_address(f":{port}"):
         yield loading.refuse_cri(("stream_server_port",), "and it is no port", what=NO_START)
 
-    grpc = _table(whole, "grpc")
-    if grpc.get("tcp_tls_cert"):
-        for name in ("tcp_tls_cert", "tcp_tls_key", "tcp_tls_ca"):
-            place = str(grpc.get(name) or "")
-            if (place or name == "tcp_tls_key") and (flaw := _find_flaw_of_pem(loading, place)):
-                yield loading.refuse_start(("grpc", name), f"and {place or 'nothing'} {flaw}")
 
-    root = str(whole.get("root") or "")
-    state = str(whole.get("state") or "")
-    if root and root == state and flags.isdisjoint(("--root", "--state")):
+def _find_bad_certificates(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the unusable files of the key pair of containerd's own server."""
+    grpc = _table(loading.whole, "grpc")
+    if not grpc.get("tcp_tls_cert"):
+        return
+    for name in ("tcp_tls_cert", "tcp_tls_key", "tcp_tls_ca"):
+        place = str(grpc.get(name) or "")
+        is_needed = bool(place) or name == "tcp_tls_key"
+        if is_needed and (flaw := _find_flaw_of_pem(loading, place)):
+            yield loading.refuse_start(("grpc", name), f"and {place or 'nothing'} {flaw}")
+
+
+def _find_same_directories(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the root of containerd if its state is the same directory."""
+    root = str(loading.whole.get("root") or "")
+    state = str(loading.whole.get("state") or "")
+    if root and root == state and _list_flags(loading).isdisjoint(("--root", "--state")):
         yield loading.refuse_start(("root",), "and state is the same directory")
+
+
+def _list_flags(loading: _Loading) -> set[str]:
+    """Return the names of the flags on containerd's command line."""
+    return {word.partition("=")[0] for word in loading.given.words}
 
 
 def _is_bad_address(text: str) -> bool:
@@ -612,7 +625,10 @@ _RULES: Final = (
     _find_missing_plugins,
     _find_disabled_plugins,
     _find_bad_nri,
-    _find_bad_server,
+    _find_bad_log,
+    _find_bad_addresses,
+    _find_bad_certificates,
+    _find_same_directories,
     _find_pipes,
 )
 

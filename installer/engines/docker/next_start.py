@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.config_text import Tree
+from installer.config_text import Tree, value_at
 from installer.engines.config_edits import tree_of
 from installer.engines.docker.config import CONFIG_FLAGS, FEATURES, DockerdModel
 from installer.engines.docker.load import find_load_errors
@@ -76,33 +76,62 @@ def find_start_errors(tree: Tree, host: HostReader) -> Iterator[str]:
     Measured on 26.1 and 28.5 (engine-facts.md#dockerd-load). Other values are left out: a false refusal would
     be worse.
     """
-    features = tree.get(FEATURES)
-    by_snapshotter = isinstance(features, dict) and features.get("containerd-snapshotter") is True
+    yield from _find_unknown_storage_driver(tree)
+    yield from _find_files_for_directories(tree, host)
+    yield from _find_missing_seccomp_profile(tree, host)
+    yield from _find_unknown_cgroup_driver(tree)
+    yield from _find_small_pools(tree)
+
+
+def _find_unknown_storage_driver(tree: Tree) -> Iterator[str]:
+    """Yield a storage driver unknown to dockerd; the snapshotters of containerd have names of their own."""
+    if value_at(tree, (FEATURES, "containerd-snapshotter")) is True:
+        return
     driver = tree.get("storage-driver")
-    if isinstance(driver, str) and driver not in STORAGE_DRIVERS and not by_snapshotter:
+    if isinstance(driver, str) and driver not in STORAGE_DRIVERS:
         yield f"there is no storage-driver {driver}"
+
+
+def _find_files_for_directories(tree: Tree, host: HostReader) -> Iterator[str]:
+    """Yield the directories of dockerd with a file in their place, or above."""
     for key in ("data-root", "exec-root"):
         directory = tree.get(key)
-        if isinstance(directory, str) and directory.startswith("/"):
-            places = (PurePosixPath(directory), *PurePosixPath(directory).parents)
-            if any(host.kind(place) is Kind.FILE for place in places):
-                yield f"its {key} {directory} is no directory"
+        if not isinstance(directory, str) or not directory.startswith("/"):
+            continue
+        places = (PurePosixPath(directory), *PurePosixPath(directory).parents)
+        if any(host.kind(place) is Kind.FILE for place in places):
+            yield f"its {key} {directory} is no directory"
+
+
+def _find_missing_seccomp_profile(tree: Tree, host: HostReader) -> Iterator[str]:
+    """Yield a missing seccomp profile."""
     profile = tree.get("seccomp-profile")
-    if isinstance(profile, str) and profile.startswith("/"):
-        path = PurePosixPath(profile)
-        # A directory that is not mounted here tells nothing.
-        if host.kind(path) is Kind.ABSENT and host.kind(path.parent) is Kind.DIRECTORY:
-            yield f"its seccomp-profile {profile} is not there"
+    if not isinstance(profile, str) or not profile.startswith("/"):
+        return
+    path = PurePosixPath(profile)
+    # A directory that is not mounted here tells nothing.
+    if host.kind(path) is Kind.ABSENT and host.kind(path.parent) is Kind.DIRECTORY:
+        yield f"its seccomp-profile {profile} is not there"
+
+
+def _find_unknown_cgroup_driver(tree: Tree) -> Iterator[str]:
+    """Yield the cgroup drivers unknown to dockerd."""
     options = tree.get("exec-opts")
-    for option in options if isinstance(options, list) else ():
-        if (
-            isinstance(option, str)
-            and option.startswith(DRIVER)
-            and option.removeprefix(DRIVER) not in DRIVERS
-        ):
-            yield f"there is no cgroup driver {option.removeprefix(DRIVER)}"
+    if not isinstance(options, list):
+        return
+    for option in options:
+        if isinstance(option, str) and option.startswith(DRIVER):
+            driver = option.removeprefix(DRIVER)
+            if driver not in DRIVERS:
+                yield f"there is no cgroup driver {driver}"
+
+
+def _find_small_pools(tree: Tree) -> Iterator[str]:
+    """Yield the pools of addresses too small for a network of their size."""
     pools = tree.get("default-address-pools")
-    for pool in pools if isinstance(pools, list) else ():
+    if not isinstance(pools, list):
+        return
+    for pool in pools:
         with suppress(ValueError, TypeError, AttributeError):
             size = pool["size"]
             if isinstance(size, int) and size < ip_network(pool["base"]).prefixlen:
