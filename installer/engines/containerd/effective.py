@@ -49,7 +49,7 @@ RUNTIMES: Final = "runtimes"
 NRI: Final = "io.containerd.nri.v1.nri"
 # Settings, in small letters without underscores, that 1.7 and 2.x print for the built-in runc alone. Any
 # runtime without the setting has this value.
-UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
+ADDED_SETTINGS: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
 # The plugins of CRI: 1.x has only the last plugin; in 2.x the last plugin serves the others.
 CRI_PLUGINS: Final = (V3_PLUGIN, IMAGES_PLUGIN, V2_PLUGIN)
@@ -286,12 +286,7 @@ def parse_dump(text: str) -> Tree:
 def read_dump(dump: Tree) -> EffectiveConfig:
     """Read the settings in force from a dump, with imports, schemas and defaults merged."""
     plugins = table(dump, ("plugins",), PRINTED)
-    # 2.x prints the new id for any file. The table of the old id has other settings than runtimes there.
-    plugin = ""
-    for name in (V3_PLUGIN, V2_PLUGIN):
-        if not plugin and "containerd" in table(plugins, (name,), PRINTED):
-            plugin = name
-
+    plugin = _find_plugin(plugins)
     # 2.x prints the table of a disabled plugin, too.
     disabled = dump.get("disabled_plugins")
     is_disabled = isinstance(disabled, list) and not {*map(str, disabled)}.isdisjoint(PLUGIN_IDS)
@@ -304,20 +299,8 @@ def read_dump(dump: Tree) -> EffectiveConfig:
     handlers = {}
     for name, runtime in runtimes.items():
         if isinstance(runtime, Mapping):
-            handlers[name] = Runtime(binary_of(runtime), drop_unasked(runtime))
-
+            handlers[name] = Runtime(binary_of(runtime), drop_added_settings(runtime))
     cdi = cri.get(CDI)
-    nri = table(plugins, (NRI,), PRINTED)
-    is_nri_off = bool(nri.get("disable") or nri.get("disable_connections"))
-    places = {
-        "root": dump.get("root"),
-        "state": dump.get("state"),
-        "address": table(dump, ("grpc",), PRINTED).get("address"),
-    }
-    known_places = {}
-    for name, place in places.items():
-        if isinstance(place, str):
-            known_places[name] = place
     return EffectiveConfig(
         handlers,
         default,
@@ -326,11 +309,38 @@ def read_dump(dump: Tree) -> EffectiveConfig:
         # CRI does not load (engine-facts.md#containerd-imports).
         undefined="" if default in runtimes else default,
         broken=_find_two_untrusted(containerd),
-        places=known_places,
+        places=_read_places(dump),
         schema=schema_of(PRINTED, dump, 0),
-        nri=not is_nri_off if nri else None,
+        nri=_read_nri(plugins),
         storage_driver=_read_snapshotter(plugins),
     )
+
+
+def _find_plugin(plugins: Tree) -> str:
+    """Return the id of CRI's plugin in a dump; "" for a dump without CRI."""
+    # 2.x prints the new id for any file. The table of the old id has other settings than runtimes there.
+    for name in (V3_PLUGIN, V2_PLUGIN):
+        if "containerd" in table(plugins, (name,), PRINTED):
+            return name
+    return ""
+
+
+def _read_places(dump: Tree) -> dict[str, str]:
+    """Return the directories and the socket named by a dump."""
+    places = {
+        "root": dump.get("root"),
+        "state": dump.get("state"),
+        "address": table(dump, ("grpc",), PRINTED).get("address"),
+    }
+    return {name: place for name, place in places.items() if isinstance(place, str)}
+
+
+def _read_nri(plugins: Tree) -> bool | None:
+    """Tell whether NRI is on by a dump; None for a containerd without NRI."""
+    nri = table(plugins, (NRI,), PRINTED)
+    if not nri:
+        return None
+    return not (nri.get("disable") or nri.get("disable_connections"))
 
 
 def _read_snapshotter(plugins: Tree) -> str:
@@ -344,7 +354,7 @@ def read_status(status: Mapping[str, Any]) -> EffectiveConfig:
     """Return the config in force by the config in CRI's verbose status."""
     handlers = {}
     for name, runtime in status["containerd"]["runtimes"].items():
-        handlers[name] = Runtime(binary_of(runtime), drop_unasked(runtime))
+        handlers[name] = Runtime(binary_of(runtime), drop_added_settings(runtime))
     state = status.get("stateDir")  # that of CRI, below the engine's own (engine-facts.md#containerd-places)
     places = {
         "root": status.get("containerdRootDir"),
@@ -413,11 +423,11 @@ def _find_two_untrusted(containerd: Tree) -> str:
     return ""
 
 
-def drop_unasked(runtime: Tree) -> Tree:
+def drop_added_settings(runtime: Tree) -> Tree:
     """Drop the settings that containerd adds by itself from a printed or reported runtime."""
 
     def is_added(name: str, value: Value) -> bool:
-        return (name.lower().replace("_", ""), value) in UNASKED
+        return (name.lower().replace("_", ""), value) in ADDED_SETTINGS
 
     remaining = {}
     for name, value in runtime.items():

@@ -73,12 +73,28 @@ def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, .
     if state.hook is not None:
         yield Proposal(files=(_propose_hook(state.hook, entries),), low_level=low_level)
         return
+    file, shown = _propose_drop_in(state, trees, entries, _find_donor(runtimes, default))
+    yield Proposal(files=(file,), low_level=low_level, shown=shown)
 
+
+def _propose_drop_in(
+    state: EngineState, trees: Mapping[PurePosixPath, Tree], entries: tuple[RuntimeEntry, ...], donor: Tree
+) -> tuple[ProposedFile, dict[str, Tree]]:
+    """Propose the file with our runtimes, and list the settings that CRI-O will show besides.
+
+    Args:
+        state: the engine.
+        trees: the configs.
+        entries: our runtimes.
+        donor: the runtime whose keys our runtimes inherit.
+
+    Raises:
+        InstallerError: another file that CRI-O reads later would overrule ours, or a name is taken.
+    """
     path = state.drop_in or state.config
     _refuse_overruled(state, trees, path, entries)
     own_tree = trees.get(path, {})
     in_files, _ = _merge(state, {**_list_earlier(state, trees, path), path: own_tree})
-    donor = _find_donor(runtimes, default)
     wanted_keys = []
     for entry in entries:
         if entry.default:
@@ -93,8 +109,7 @@ def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, .
             inherited = {**inherited, **shown[entry.name]}
         own_entry = table(own_tree, (*RUNTIMES, entry.name), path)
         wanted_keys += _list_runtime_keys(entry, {**inherited, **defined}, own_entry)
-    file = ProposedFile(path, Syntax.TOML, tuple(wanted_keys))
-    yield Proposal(files=(file,), low_level=low_level, shown=shown)
+    return ProposedFile(path, Syntax.TOML, tuple(wanted_keys)), shown
 
 
 def _find_inherited(state: EngineState, entry: RuntimeEntry, donor: Tree) -> Tree:
@@ -141,19 +156,22 @@ def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
     unreadable = sorted(state.unreadable - trees.keys())
     if unreadable:
         broken = f"it reads {unreadable[0]}, which is a link to nowhere, or no file"
-
-    settings: dict[str, Value] = {}
-    for path, tree in trees.items():
-        for key, value in table(tree, RUNTIME, path).items():
-            settings[key] = value or settings.get(key)
     return EffectiveConfig(
         handlers,
         default,
         undefined="" if default in {*known, *BUILT_IN} else default,
         broken=broken,
-        hook_dirs=_read_paths(settings.get("hooks_dir")) or (PurePosixPath(HOOK_DIR),),
+        hook_dirs=_read_hook_dirs(trees) or (PurePosixPath(HOOK_DIR),),
         ignored=tuple(ignored),
     )
+
+
+def _read_hook_dirs(trees: Mapping[PurePosixPath, Tree]) -> tuple[PurePosixPath, ...] | None:
+    """Return the directories of hooks by the last file that names some; None for none."""
+    hook_dirs: Value = None
+    for path, tree in trees.items():
+        hook_dirs = table(tree, RUNTIME, path).get("hooks_dir") or hook_dirs
+    return _read_paths(hook_dirs)
 
 
 def _is_ignored(state: EngineState, name: str, binary: str) -> bool:
@@ -233,13 +251,7 @@ def _merge(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> tuple[dic
     runtimes: dict[str, Tree] = {}
     default = ""
     for path, tree in trees.items():
-        for name in table(tree, RUNTIMES, path):
-            key = (*RUNTIMES, name)
-            runtime = table(tree, key, path)
-            for field in ("runtime_path", "runtime_type"):
-                text(runtime, field, path, key)
-            table(tree, (*key, PLATFORM_PATHS), path)
-            runtimes[name] = runtime
+        runtimes.update(_read_file(tree, path))
         default = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or default
 
     flags = state.flags_for_texts
@@ -255,6 +267,17 @@ def _merge(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> tuple[dic
         if not default and name == served.default:
             default = name
     return runtimes, default or find_built_in(state.version)
+
+
+def _read_file(tree: Tree, path: PurePosixPath) -> Iterator[tuple[str, Tree]]:
+    """Yield the runtimes of a file; raise if a value read by us has another type than CRI-O expects."""
+    for name in table(tree, RUNTIMES, path):
+        key = (*RUNTIMES, name)
+        runtime = table(tree, key, path)
+        for field in ("runtime_path", "runtime_type"):
+            text(runtime, field, path, key)
+        table(tree, (*key, PLATFORM_PATHS), path)
+        yield name, runtime
 
 
 def _list_runtime_keys(entry: RuntimeEntry, settings: Tree, own_entry: Tree) -> Iterator[WantedKey]:
