@@ -352,8 +352,10 @@ def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str
 
 
 def find_moves(engine: EngineState) -> Iterator[str]:
-    """Yield the places of an engine changed by its unit; places set by files are compared elsewhere."""
-    kind = engine.kind
+    """Yield the places that an engine gets from its unit at the next start, and does not have now.
+
+    A place is a directory, the socket, or the config. Places set by files are compared elsewhere.
+    """
     present_words, later_words = _list_words(engine)
     if later_words is None or engine.next_start is None:
         return
@@ -361,33 +363,41 @@ def find_moves(engine: EngineState) -> Iterator[str]:
     if engine.started is not None and not engine.started.guessed:
         present_variables = engine.started.environment
     later_variables = engine.next_start.environment
-
     # The engine itself reports neither of these two places.
-    usual = {"config": str(kind.config), "drop-ins": str(kind.drop_ins.directory)}
-    files = frozenset(usual)
-    usual.update(engine.served.places)
-    flags_by_place = {"config": kind.cmdline.config, "drop-ins": kind.cmdline.drop_ins}
-    flags_by_place = {place: flags for place, flags in flags_by_place.items() if flags}
-    flags_by_place.update(kind.cmdline.places)
+    usual_files = {"config": str(engine.kind.config), "drop-ins": str(engine.kind.drop_ins.directory)}
 
-    for place, flags in flags_by_place.items():
-        variable = kind.cmdline.variables.get(place, "")
+    for place, flags in _list_place_flags(engine.kind).items():
+        variable = engine.kind.cmdline.variables.get(place, "")
         present = value_of(present_words or (), flags) or present_variables.get(variable)
         later = value_of(later_words, flags)
         name = flags[0]
         if later is None and variable in later_variables:
             later = later_variables[variable]
             name = variable
-        if present_words is None and place in files:
-            continue
+
+        is_file = place in usual_files
+        if present_words is None and is_file:
+            continue  # unknown
         if present_words is not None and present == later:
             continue
-        present = present or usual.get(place)
-        if not later and place in files:
-            later = usual[place]
+        usual = usual_files.get(place)
+        present = present or engine.served.places.get(place, usual)
+        if is_file:
+            later = later or usual
         if later and not (present and normpath(present) == normpath(later)):
             runs = present or "what its config says"
             yield f"{name} {later}, and it runs with {runs}"
+
+
+def _list_place_flags(kind: Engine) -> dict[str, tuple[str, ...]]:
+    """Return the flags for each place of an engine: its config, its drop-ins, and its directories."""
+    flags_by_place = {}
+    if kind.cmdline.config:
+        flags_by_place["config"] = kind.cmdline.config
+    if kind.cmdline.drop_ins:
+        flags_by_place["drop-ins"] = kind.cmdline.drop_ins
+    flags_by_place.update(kind.cmdline.places)
+    return flags_by_place
 
 
 def places_by_files(engine: EngineState) -> frozenset[str]:
