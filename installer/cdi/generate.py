@@ -22,7 +22,7 @@ from installer.host.events import log
 from installer.host.files import Host, read_json_of_root, text, text_of
 from installer.host.kernel import boot_id
 from installer.host.programs import LateError, find_program, run_until_stopped
-from installer.host.supervision import current_run
+from installer.host.supervision import is_child
 from installer.model.engine import EngineState, Version
 from installer.model.facts import DeviceNode, GpuSpecification, Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, ROOT, File, Layout
@@ -120,7 +120,7 @@ def _list_others(beside: Beside, wanted: Collection[str]) -> Iterator[PurePosixP
 
 def _last_check_s(host: Host, options: Options) -> float:
     """Return the time of the last check by this process's parent, a ``run``; 0 without a check."""
-    if not current_run().pid:
+    if not is_child():
         return 0.0
     last = read_json_of_root(host, options.state_file, dict[str, Any])
     # A state file older than the pidfile was written by another ``run``.

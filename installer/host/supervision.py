@@ -76,13 +76,24 @@ class Run(NamedTuple):
     plugin_ends: int = 0  # how often the NRI plugin has ended by itself, or hung
 
 
-class _Own:
+class _ThisProcess:
+    """The start of this process: ``serve`` writes it once, before the act of a child begins.
+
+    No argument, as the pid of a process is none: between all steps, and wherever a program or a unit is
+    awaited, this process looks whether its ``run`` has ended.
+    """
+
     run = Run()
 
 
 def current_run() -> Run:
     """Return the ``run`` that started this process; with pid 0 for a process without a ``run``."""
-    return _Own.run
+    return _ThisProcess.run
+
+
+def is_child() -> bool:
+    """Tell whether a ``run`` has started this process."""
+    return _ThisProcess.run.pid > 0
 
 
 def serve(options: Path, fds: str, plugin_ends: str, run_pid: str) -> None:
@@ -102,12 +113,12 @@ def serve(options: Path, fds: str, plugin_ends: str, run_pid: str) -> None:
         inherited += [answers, *lock]
     for fd in inherited:
         os.set_inheritable(fd, False)  # noqa: FBT003 - its only form
-    _Own.run = Run(int(run_pid), options, tuple(lock), answers, int(plugin_ends))
+    _ThisProcess.run = Run(int(run_pid), options, tuple(lock), answers, int(plugin_ends))
 
 
 def is_orphan() -> bool:
     """Tell whether the ``run`` of this process has ended."""
-    return bool(_Own.run.pid) and os.getppid() != _Own.run.pid
+    return is_child() and os.getppid() != _ThisProcess.run.pid
 
 
 def end_with_run() -> bool:
@@ -120,7 +131,7 @@ def end_with_run() -> bool:
 
 def own_pid() -> int:
     """Return the pid of ``run``, in the pid namespace of ``run``."""
-    return _Own.run.pid or os.getpid()
+    return _ThisProcess.run.pid or os.getpid()
 
 
 def send_answer(content: bytes) -> None:
@@ -128,7 +139,7 @@ def send_answer(content: bytes) -> None:
     offset = len(IN_STEP)
     with suppress(OSError):  # ``run`` was killed
         while content:
-            written = os.pwrite(_Own.run.answers, content, offset)
+            written = os.pwrite(_ThisProcess.run.answers, content, offset)
             content = content[written:]
             offset += written
 
@@ -144,9 +155,9 @@ def in_step() -> Iterator[None]:
 
 
 def _mark(mark: bytes) -> None:
-    if _Own.run.answers >= 0:
+    if _ThisProcess.run.answers >= 0:
         with suppress(OSError):  # no memory for a byte
-            os.pwrite(_Own.run.answers, mark, 0)
+            os.pwrite(_ThisProcess.run.answers, mark, 0)
 
 
 def child_command() -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def copy_of_options(options: Options) -> PurePosixPath:
 
 def _run_request(options: Options) -> RunRequest:
     """Return the options with the log format of ``run``; without a ``run``, in JSON."""
-    if not supervision.current_run().pid:
+    if not supervision.is_child():
         return RunRequest(options, nvidia=False, log_format="json")
     request = loads(supervision.current_run().options.read_bytes(), RunRequest)
     return RunRequest(options, nvidia=request.nvidia, log_format=request.log_format)

@@ -387,7 +387,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
         readiness.remove(host, options.ready_file)
     if plan.steps or plan.final != ledger.record:
         context = Context(host, options.layout, ledger, options.timeout_s)
-        undo_follows = supervision.current_run().pid > 0 and options.on_exit is OnExit.UNDO
+        undo_follows = supervision.is_child() and options.on_exit is OnExit.UNDO
         with _stale_withdrawn(host, options, ledger):
             apply(context, plan, supervision.raise_if_stopped, undo_follows=undo_follows)
     else:
