@@ -219,13 +219,34 @@ def _name_what_stays(
     refusal: InstallerError, engine: EngineState, candidate: UndoCandidate
 ) -> InstallerError:
     """Add to the remedy of a refused restart: the texts are written, and the toolkit stays."""
-    written = ", ".join(str(write.path) for write in candidate.writes)
-    state = "names our default no more" if candidate.demoted else "is without us"
-    until = f"{written} {state}, and the toolkit stays until {engine.title} has read that"
+    until = f"{_describe_written(candidate)}the toolkit stays until {engine.title} has read that"
     # A remedy with options stays one: each entry point spells them by itself.
     parts = refusal.remedy.parts if isinstance(refusal.remedy, Remedy) else (refusal.remedy,)
     remedy = Remedy(*parts, f"; {until}")
     return InstallerError(refusal.problem, remedy=remedy, code=refusal.code)
+
+
+def _describe_written(candidate: UndoCandidate) -> str:
+    """Describe the removed and the written configs as the beginning of a sentence; "" without any."""
+    removed = []
+    written = []
+    for write in candidate.writes:
+        if write.after is None:
+            removed.append(str(write.path))
+        else:
+            written.append(str(write.path))
+
+    text = ""
+    if removed:
+        verb = "is" if len(removed) == 1 else "are"
+        text += f"{' and '.join(removed)} {verb} removed, "
+    if written:
+        if candidate.demoted:
+            state = "names our default no more" if len(written) == 1 else "name our default no more"
+        else:
+            state = "is without us" if len(written) == 1 else "are without us"
+        text += f"{' and '.join(written)} {state}, "
+    return f"{text}and " if text else ""
 
 
 def decide_for_rollback(

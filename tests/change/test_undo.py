@@ -151,6 +151,39 @@ def check_refused_undo(case: Case) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("engine", "name", "files"),
+    [
+        ("containerd", "kubeadm-tabs", "/etc/containerd/config.toml is without us, "),
+        (
+            "containerd",
+            "site-imports-over-lines-without-trailing-comma",
+            "/etc/containerd/conf.d/99-nvidia.toml is removed, /etc/containerd/config.toml is without us, ",
+        ),
+        (
+            "containerd",
+            "arch-package-absent-and-a-drop-in-asked-for",
+            "/etc/containerd/conf.d/99-nvidia.toml and /etc/containerd/config.toml are removed, ",
+        ),
+    ],
+    ids=["written", "removed and written", "all removed"],
+)
+def test_a_refused_undo_tells_what_has_become_of_each_file(engine: str, name: str, files: str) -> None:
+    case = case_of(engine, name)
+    _, disk, held = installed(case)
+    options = _auto(case.options)
+    serving = served({"runc": "", **binaries_of(options)}, "runc")
+
+    plan = plan_undo(
+        with_engines(undo_facts(case, disk, held), serving=serving, not_restarted=REFUSED), options
+    )
+
+    (refusal,) = plan.needed
+    assert refusal.remedy == (
+        f"{REFUSED.remedy}; {files}and the toolkit stays until containerd has read that"
+    )
+
+
 def test_an_undo_that_others_changes_forbid_names_the_flag_for_them_as_an_option() -> None:
     def ask(engine: EngineState, texts: Texts) -> EffectiveConfig:
         return replace(predict_from_texts(engine, texts), told=True, rest_digest="said")
