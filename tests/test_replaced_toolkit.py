@@ -57,6 +57,24 @@ def _all_of_theirs(site: Site) -> dict[str, bytes]:
     return {str(path.relative_to(site.root)): path.read_bytes() for path in files}
 
 
+@pytest.mark.parametrize("whose", ["another installer's toolkit", "a directory of others"])
+def test_an_install_tells_where_a_directory_in_its_place_goes(site: Site, whose: str) -> None:
+    if whose == "a directory of others":
+        (site.root / TOOLKIT).mkdir(parents=True)
+        (site.root / TOOLKIT / "notes.txt").write_text("mine\n")
+    else:
+        nvidias_toolkit(site)
+
+    planned, done = site.call("plan"), site.install()
+
+    note = f"/{TOOLKIT} moves to /{HOME}/replaced: uninstall puts it back"
+    for said in (planned.stdout, done.stderr):
+        assert note in said
+        assert f"{whose} is there" in said
+    site.uninstall()
+    assert not (site.root / TOOLKIT).is_symlink()
+
+
 @pytest.mark.parametrize("more", [(), ("--set-as-default",)], ids=["not the default", "the default"])
 def test_an_uninstall_leaves_runtimes_that_start_nvidias_toolkit_by_now(
     site: Site, more: tuple[str, ...]

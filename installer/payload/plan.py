@@ -53,6 +53,7 @@ from installer.payload.files import (
 )
 
 THEIRS: Final = "another installer's toolkit is there"
+FOREIGN: Final = "a directory of others is there"  # without NVIDIA's programs: nobody knows whose
 ROOM_FOR: Final = 2  # payloads: the version in place and its successor
 
 
@@ -87,6 +88,9 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     if install_reason:
         step = InstallVersion(version, _with_config(files, config), repairs=current == version)
         planned.append((step, install_reason))
+    moved: tuple[str, ...] = ()
+    if link is None:
+        moved = (f"{options.layout.toolkit} moves to {options.layout.replaced}: uninstall puts it back",)
     if link != f"{VERSIONS}{version}":
         switches = (*_remove_superseded(facts), SwitchToolkit(link, f"{VERSIONS}{version}"))
         planned += for_reason(_why_switch(facts, link), switches)
@@ -97,7 +101,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
         PartId.TOOLKIT,
         tuple(planned),
         Record(toolkit=_make_row(facts, version, current, rendered, files)),
-        notes=(*_list_used_in_place(files), *notes, *damaged),
+        notes=(*_list_used_in_place(files), *moved, *notes, *damaged),
         obstacles=obstacles,
     )
 
@@ -148,9 +152,11 @@ def _with_config(files: tuple[PayloadFile, ...], config: str) -> tuple[PayloadFi
 
 def _why_switch(facts: Facts, link: str | None) -> str:
     """Return the reason to switch the toolkit's link from the present target, ``link``."""
-    # An installer that has only begun has a directory without programs, so ``theirs`` is not set yet.
-    if facts.toolkit.theirs or link is None:
+    if facts.toolkit.theirs:
         return THEIRS
+    if link is None:
+        # After our install an installer that has only begun may have made the directory.
+        return THEIRS if facts.record.toolkit is not None else FOREIGN
     if link == "":
         return "it did not exist"
     return f"it leads to {link}"
