@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change import observe
-from installer.change.observe import Node
+from installer.change import reference_search
+from installer.change.reference_search import ReferenceSearch
 from installer.engines import ENGINES
 from installer.host import processes
 from installer.host.files import Host
@@ -26,8 +26,8 @@ PROGRAM = LAYOUT.toolkit / "nvidia-container-runtime"
 VERSION = LAYOUT.versions / "1/nvidia-container-runtime"
 
 
-def node(host: Host, *engines: EngineState, held: Record = NOTHING) -> Node:
-    return Node(host, Options(), held, held, engines, {})
+def node(host: Host, *engines: EngineState, held: Record = NOTHING) -> ReferenceSearch:
+    return ReferenceSearch(host, Options().layout, held, engines, {})
 
 
 def installed(root: Path) -> Host:
@@ -83,9 +83,9 @@ def test_device_nodes_of_ours_that_a_text_names_are_told_too(tmp_path: Path) -> 
     born = (DeviceNode(PurePosixPath("/dev/nvidia0"), "a boot:7"),)
     docker = EngineState.usual(ENGINES["docker"])
 
-    (found,) = node(host, docker, held=Record(nodes=born)).find_references()
+    (found,) = node(host, docker, held=Record(nodes=born)).search()
 
-    assert [*node(host, docker).find_references()] == []
+    assert [*node(host, docker).search()] == []
     assert (found.how, found.program) == ("/etc/cdi/a.json names", "/dev/nvidia0")
 
 
@@ -114,7 +114,7 @@ def test_device_nodes_of_ours_that_a_text_names_are_told_too(tmp_path: Path) -> 
 def test_a_text_where_others_keep_theirs_is_searched(tmp_path: Path, place: str) -> None:
     host = put(tmp_path, {place: f'runs = "{PROGRAM}"\n'})
 
-    found = [*node(host, EngineState.usual(ENGINES["docker"])).find_references()]
+    found = [*node(host, EngineState.usual(ENGINES["docker"])).search()]
 
     assert [(each.how, each.program) for each in found] == [(f"{place} names", str(PROGRAM))]
 
@@ -147,7 +147,7 @@ def root(tmp_path: Path) -> Path:
 def beside(root: Path, *engines: EngineState) -> list[str]:
     """Return what engines name that run beside these."""
     said = "Docker of other.service runs and "
-    found = node(Host.under(PurePosixPath(root)), *engines).find_references()
+    found = node(Host.under(PurePosixPath(root)), *engines).search()
     return [each.how.removeprefix(said) for each in found if each.how.startswith(said)]
 
 
@@ -188,7 +188,7 @@ def test_a_container_that_podman_runs_on_ours_is_told(
 ) -> None:
     put(root, {"proc/50/comm": "conmon\n", "proc/50/cmdline": "".join(f"{word}\0" for word in words)})
 
-    found = node(Host.under(PurePosixPath(root))).find_references()
+    found = node(Host.under(PurePosixPath(root))).search()
 
     assert [each.how for each in found if each.program == str(PROGRAM)] == told
 
@@ -198,7 +198,7 @@ def test_processes_that_cannot_be_looked_at_in_time_may_need_the_toolkit(
 ) -> None:
     monkeypatch.setattr(processes, "LOOK_S", -1.0)
 
-    (found,) = node(Host.under(PurePosixPath(root))).find_references()
+    (found,) = node(Host.under(PurePosixPath(root))).search()
 
     assert found.program == str(PROGRAM)
     assert found.how.startswith("not all processes can be looked at")
@@ -249,7 +249,7 @@ def test_an_engine_that_may_not_be_looked_at_is_known_by_its_service(
     (root / "proc/50/ns/mnt").unlink()
     put(root, {"proc/50/cgroup": f"0::{cgroup}\n"})
 
-    found = [*node(Host.under(PurePosixPath(root))).find_references()]
+    found = [*node(Host.under(PurePosixPath(root))).search()]
 
     assert len(found) == told, found
 
@@ -257,10 +257,10 @@ def test_an_engine_that_may_not_be_looked_at_is_known_by_its_service(
 def test_files_beyond_the_most_that_are_read_may_need_the_toolkit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe, "MOST_FILES", 2)
+    monkeypatch.setattr(reference_search, "MOST_FILES", 2)
     host = put(tmp_path, {f"etc/containerd/conf.d/{number}.toml": "" for number in range(3)})
 
-    (found,) = node(host).find_references()
+    (found,) = node(host).search()
 
     assert found.program == str(PROGRAM)
     assert "only 2 files" in found.how

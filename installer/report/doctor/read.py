@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import asdict, replace
 
 from installer.cdi.specification import named_paths, read_devices
-from installer.change.observe import SPEC_DIRS, SPEC_SUFFIXES
+from installer.change.reference_search import SPEC_DIRS, SPEC_SUFFIXES
 from installer.config_text import Tree, value_at
 from installer.engines import ENGINES
 from installer.engines.config_edits import is_hook, tree_of

@@ -1,0 +1,319 @@
+"""Search the node for what names the toolkit, besides the configs of the ledger's engines.
+
+Texts that engines read, engines beside those of the ledger, and links in PATH may name a program of ours.
+``references.py`` judges what is found.
+"""
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from installer.change.references import list_programs
+from installer.config_text import flatten
+from installer.engines import ENGINES, config_files, list_generating
+from installer.engines.config_edits import tree_of
+from installer.engines.containers import find_paths, leads_to, list_places
+from installer.engines.startup import flags_of, value_of
+from installer.errors import InstallerError
+from installer.host.files import Host, is_file, text
+from installer.host.processes import (
+    LOOK_S,
+    PROC,
+    HostProcess,
+    UnfinishedError,
+    list_host_processes,
+    read_command_line,
+    unit_of,
+)
+from installer.model.engine import Engine, EngineState, Started
+from installer.model.facts import Owner, Record, Reference
+from installer.model.files import PATH, File, Kind, Layout
+from installer.model.options import Places
+from installer.payload.files import EXECUTABLES, LINKS
+
+SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
+SPEC_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+# The value is how many directories below are searched. Podman's directories are in containers.conf(5). The
+# last directory has the config of NVIDIA's packaged toolkit, whose programs start the programs that it names.
+SEARCHED: Final[Mapping[PurePosixPath, int]] = {
+    **dict.fromkeys(SPEC_DIRS, 0),
+    PurePosixPath("/etc/docker"): 1,
+    PurePosixPath("/etc/containerd"): 1,
+    PurePosixPath("/etc/crio"): 1,
+    **{kind.hook_dir: 0 for kind in ENGINES.values() if kind.hook_dir is not None},
+    PurePosixPath("/etc/containers"): 2,
+    PurePosixPath("/usr/share/containers"): 2,
+    PurePosixPath("/etc/systemd/system"): 1,
+    PurePosixPath("/run/systemd/system"): 1,
+    PurePosixPath("/usr/local/lib/systemd/system"): 1,
+    PurePosixPath("/usr/lib/systemd/system"): 1,
+    PurePosixPath("/lib/systemd/system"): 1,  # on a node where this is no link to /usr/lib
+    PurePosixPath("/etc/nvidia-container-runtime"): 0,
+}
+CONMON: Final = "conmon"  # holds a container of Podman or CRI-O
+SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
+# The keys by which configs of Docker, containerd and CRI-O name more places; their case does not count.
+SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
+RUNTIME: Final = "nvidia-container-runtime"
+MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
+PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
+# The engines by process. Of several with one process the first counts: the others derive from it.
+ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if not engine.config_markers}
+
+
+ENGINE_PROCESSES: Final = frozenset((*ROWS, CONMON))
+
+
+class ReferenceSearch(Struct, frozen=True):
+    """The search of a node.
+
+    Attributes:
+        host: The node.
+        layout: The paths of the install.
+        record: The ledger, without the rows that now belong to another installer.
+        engines: The engines of the ledger, or of the install.
+        contents: The configs that were read.
+    """
+
+    host: Host
+    layout: Layout
+    record: Record
+    engines: tuple[EngineState, ...]
+    contents: Mapping[PurePosixPath, File | None]
+
+    def search(self) -> Iterator[Reference]:
+        """Search the node for references to the toolkit; the engines of the ledger are left out."""
+        nodes = [str(node.path) for node in self.record.nodes]
+        places = (*list_places(self.host, self.layout), *nodes)
+        texts = self._list_texts()
+        for path in islice(texts, MOST_FILES):
+            for named in dict.fromkeys(find_paths(text(self.host, path), places)):
+                yield Reference(f"{path} names", str(named))
+        unread = next(texts, None)
+        if unread is not None:
+            yield self._refer_unseen(
+                f"only {MOST_FILES} files are searched, and {unread}, which is not, may name",
+                f"remove files that are not needed from {unread.parent}",
+            )
+        try:
+            yield from self._search_engines()
+        except UnfinishedError:
+            yield self._refer_unseen(
+                f"not all processes can be looked at within {LOOK_S:g} s, and one of the others may start",
+                "see who runs so many with ps -e --no-headers -o user | sort | uniq -c, and end these",
+            )
+        yield from self._search_path()
+
+    def _refer_unseen(self, how: str, remedy: str) -> Reference:
+        """Keep the toolkit for an unread file or process, which may need it."""
+        return Reference(how, str(self.layout.toolkit / RUNTIME), remedy)
+
+    def follow_links(
+        self, references: Collection[Reference]
+    ) -> tuple[dict[str, PurePosixPath], frozenset[str]]:
+        """Resolve all named programs and the install-dir, and find the returning programs.
+
+        A program returns if the undo restores the directory of another installer at the program's path.
+        """
+        layout = self.layout
+        links: dict[str, PurePosixPath] = {}
+        programs = [str(layout.install_dir)]
+        for path, file in self.contents.items():
+            programs += list_programs(file, path)
+        programs += [each.program for each in references]
+        for engine in self.engines:
+            programs += (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
+            programs += engine.served.binaries.values()
+        named = dict.fromkeys(programs)
+        for value in named:
+            for path in self._look_up(value):
+                # A link that an untrusted user could have placed is not followed.
+                with suppress(InstallerError):
+                    ours = leads_to(self.host, path, layout)
+                    real = ours or self.host.resolve(path)
+                    if real != path:
+                        links[value] = real
+                    if ours is not None:
+                        break
+        returning = set()
+        for program in named:
+            if self._returns(links.get(program, program)):
+                returning.add(program)
+        return links, frozenset(returning)
+
+    def _returns(self, program: str | PurePosixPath) -> bool:
+        """Tell whether the replaced directory of another installer has a program at the same path."""
+        path = PurePosixPath(program)
+        layout = self.layout
+        skipped_parts = {layout.versions: 1, layout.toolkit: 0}  # a version's own directory is skipped
+        for above, skipped in skipped_parts.items():
+            if path.is_relative_to(above):
+                below = path.parts[len(above.parts) + skipped :]
+                with suppress(InstallerError):
+                    return self.host.kind(layout.replaced.joinpath(*below)) is Kind.FILE
+        return False
+
+    def _list_texts(self) -> Iterator[PurePosixPath]:
+        """Yield the files to search, each once; of an edited config the text after the undo is judged."""
+        host = self.host
+        edited = set()
+        for row in self.record.configs:
+            file = self.contents.get(row.path)
+            # A specification of ours that others have written anew is not ours any more.
+            if row.engine == Owner.CDI and file is not None and file.digest not in row.ours:
+                edited.add(row.path)
+        seen = {host.resolve(path) for path in self.contents.keys() - edited}
+        hook_dirs: list[PurePosixPath] = []
+        for engine in self.engines:
+            hook_dirs += engine.served.hook_dirs
+        places = dict.fromkeys((*hook_dirs, *_list_places(self.contents)), 0)
+        for place, depth in {**places, **SEARCHED}.items():
+            paths: Iterable[PurePosixPath] = (place,)
+            if not is_file(host, place):
+                paths = _list_below(host, place, depth)
+            for path in paths:
+                with suppress(InstallerError):
+                    real = host.resolve(path)
+                    if real not in seen:
+                        yield path
+                    seen.add(real)
+
+    def _search_engines(self) -> Iterator[Reference]:
+        """Search the configs and flags of running engines outside the ledger for programs.
+
+        Nothing connects to these engines: an engine takes each client of the NRI socket for a plugin.
+        """
+        host = self.host
+        for process in list_host_processes(host, ENGINE_PROCESSES):
+            if process.name == CONMON and process.of_host:
+                yield from _find_podmans_runtime(process.pid, read_command_line(host, process))
+            kind = ROWS.get(process.name) or ROWS.get(PurePosixPath(process.program).name)
+            if kind is None or not process.of_host:
+                continue
+            unit = unit_of(process.pid, host.local_path(PROC))
+            words = read_command_line(host, process)
+            if not self._is_known(process, kind, unit, words):
+                yield from self._search_engine(kind, unit or f"pid {process.pid}", words)
+
+    def _search_engine(self, kind: Engine, unit: str, words: tuple[str, ...]) -> Iterator[Reference]:
+        """Search the configs and flags of a unit's engine for programs."""
+        host = self.host
+        runs = f"{kind.title} of {unit} runs and"
+        remedy = f"correct that, stop or restart {unit}"
+        for name, program in flags_of(kind, Started(words)).runtimes.items():
+            yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
+        engine = replace(EngineState.usual(kind), unit=unit, started=Started(words))
+        with suppress(InstallerError):
+            engine = config_files.with_places(host, engine, Places())
+            files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
+            for path, file in files.items():
+                if path in self.contents:
+                    continue
+                for program in list_programs(file, path):
+                    yield Reference(f"{runs} reads {path}, which names", program, remedy)
+
+    def _is_known(self, process: HostProcess, kind: Engine, unit: str, words: Sequence[str]) -> bool:
+        """Tell whether a process is an engine of the ledger, or finds the toolkit without a config."""
+        for engine in self.engines:
+            is_same = engine.pid == process.pid
+            if engine.pid is None:
+                is_same = bool(unit) and engine.unit == unit
+            if is_same and engine.kind.process == kind.process:
+                return True
+        paths = map(PurePosixPath, words)
+        return any(list_generating(kind.process, path, path) for path in paths)
+
+    def _search_path(self) -> Iterator[Reference]:
+        """Search PATH for links to our programs: engines and people start a program by a mere name."""
+        patterns: list[str] = []
+        for kind in ENGINES.values():
+            patterns += kind.started_programs
+        patterns += PROGRAMS
+        wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
+        # containerd looks in the directory of its own program, too.
+        beside_engines = [(engine.exe.parent,) for engine in self.engines if engine.exe]
+        for path in (*self._list_paths(), *beside_engines):
+            for program in self._list_in_path(path, wanted):
+                with suppress(InstallerError):
+                    ours = leads_to(self.host, program, self.layout)
+                    if ours:
+                        how = f"{program}, which is started though no config names it, leads to"
+                        yield Reference(how, str(ours), f"put the node's own {program.name} there")
+
+    def _list_in_path(
+        self, path: Iterable[PurePosixPath], wanted: re.Pattern[str]
+    ) -> Collection[PurePosixPath]:
+        """Return the first file of each wanted name in the directories of a PATH."""
+        programs: dict[str, PurePosixPath] = {}
+        for directory in path:
+            with suppress(InstallerError):
+                for name in filter(wanted.match, self.host.names(directory)):
+                    if self.host.kind(directory / name) is Kind.FILE:
+                        programs.setdefault(name, directory / name)
+        return programs.values()
+
+    def _list_paths(self) -> tuple[tuple[PurePosixPath, ...], ...]:
+        """Return the PATHs by which engines find programs, each once."""
+        paths: list[tuple[PurePosixPath, ...]] = []
+        for engine in self.engines:
+            paths += engine.paths
+        paths.append(PATH)
+        return tuple(dict.fromkeys(paths))
+
+    def _look_up(self, value: str) -> Iterator[PurePosixPath]:
+        """Look a program up as engines do: by path, or in each PATH."""
+        if "/" in value:
+            if value.startswith("/"):
+                yield PurePosixPath(value)
+            return
+        if not value:
+            return
+        for path in self._list_paths():
+            with suppress(InstallerError):
+                programs = [place / value for place in path if self.host.kind(place / value) is Kind.FILE]
+                if programs:
+                    yield programs[0]
+
+
+def _find_podmans_runtime(pid: int, words: Sequence[str]) -> Iterator[Reference]:
+    """Yield the runtime of a container of Podman's, by the command line of its conmon.
+
+    Podman could not stop or remove the container without the runtime.
+    """
+    ends_by = value_of(words, ("--exit-command",)) or ""
+    runtime = value_of(words, ("-r", "--runtime")) or ""
+    if PurePosixPath(ends_by).name == "podman" and runtime:
+        name = value_of(words, ("-n", "--name")) or f"of the conmon {pid}"
+        yield Reference(f"Podman runs the container {name} with", runtime, "stop and remove that container")
+
+
+def _list_places(contents: Mapping[PurePosixPath, File | None]) -> Iterator[PurePosixPath]:
+    """Yield the paths in configs under a searched key."""
+    for config, file in contents.items():
+        with suppress(InstallerError):  # no engine can read this config
+            for key, value in flatten(tree_of(file, config)):
+                if key[-1] not in SEARCHED_KEYS:
+                    continue
+                for each in value if isinstance(value, list) else [value]:
+                    if isinstance(each, str) and each.startswith("/") and "\0" not in each:
+                        yield PurePosixPath(each)
+
+
+def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePosixPath]:
+    """Yield the files to search below a directory."""
+    names: tuple[str, ...] = ()
+    with suppress(InstallerError):
+        names = host.names(place)
+    for name in names:
+        path = place / name
+        if path.suffix in SUFFIXES and is_file(host, path):
+            yield path
+        elif depth:
+            yield from _list_below(host, path, depth - 1)
