@@ -102,27 +102,38 @@ class _Leftovers:
             if path not in engine.files and _is_drop_in(facts, path):
                 unimported.append(path)
         self.trees: dict[PurePosixPath, Tree] = {}
-        for path in (*engine.files, *unimported):
-            if facts.contents[path] is not None:
-                self.trees[path] = tree_of(facts.contents[path], path)
         self.runtimes: dict[PurePosixPath, dict[Key, PurePosixPath]] = {}
         # A drop-in of this name is NVIDIA's as a whole; nvidia-ctk writes other drop-ins to the same path.
         self.drop_ins: set[PurePosixPath] = set()
-        for path, tree in self.trees.items():
-            runtimes = dict(list_runtimes(tree, toolkit))
-            self.runtimes[path] = runtimes
-            if runtimes and path.stem == DROP_IN:
-                self.drop_ins.add(path)
+        self._read_configs((*engine.files, *unimported))
         if ours and facts.toolkit.kind is Kind.ABSENT:
-            # Our link is gone, too: only our usual drop-in with nothing but our runtimes counts as ours.
-            usual = engine.kind.drop_ins.usual
-            for path in self.drop_ins:
-                is_elsewhere = usual is not None and path != usual
-                if is_elsewhere or self.holds_more(path):
-                    del self.trees[path]
+            self._drop_others_drop_ins()
         for path in unimported:
             # The other keys may be the owner's, and he may import the file again.
             if path in self.trees and self.holds_more(path):
+                del self.trees[path]
+
+    def _read_configs(self, paths: Iterable[PurePosixPath]) -> None:
+        """Fill in the trees of the configs, and the runtimes of the toolkit in them."""
+        for path in paths:
+            if self.facts.contents[path] is None:
+                continue
+            tree = tree_of(self.facts.contents[path], path)
+            runtimes = dict(list_runtimes(tree, self.toolkit))
+            self.trees[path] = tree
+            self.runtimes[path] = runtimes
+            if runtimes and path.stem == DROP_IN:
+                self.drop_ins.add(path)
+
+    def _drop_others_drop_ins(self) -> None:
+        """Leave out the drop-ins that may be another's: our link is gone, so that only the path tells.
+
+        Only our usual drop-in counts as ours, with nothing in it but our runtimes.
+        """
+        usual = self.engine.kind.drop_ins.usual
+        for path in self.drop_ins:
+            is_elsewhere = usual is not None and path != usual
+            if is_elsewhere or self.holds_more(path):
                 del self.trees[path]
 
     def as_part(self) -> Part:

@@ -1,7 +1,7 @@
 """Report what is installed, drifted or pending, from the ledger, the files and the last check of ``run``."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -346,21 +346,21 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         record: the content of the ledger.
         in_force: tells whether an engine still has our edit, from whichever file.
         kept: the words for a config with our keys in force.
+
+    Raises:
+        InstallerError: the config cannot be read.
     """
     file = host.read(row.path)
     original_digest = row.original.digest if row.original else ""
     present_digest = file.digest if file else ""
-    restored = present_digest == original_digest
-    if restored and record.undo_problem and record.finished and row.written:
+    is_restored = present_digest == original_digest
+    if is_restored and record.undo_problem and record.finished and row.written:
         return AS_BEFORE, True
     if file is None:
-        if row.original is None and not record.finished:
-            return BEFORE, False
-        if row.edits and all(map(in_force, row.edits)):  # another file has our keys now
-            return f"removed after the install{kept}", True
-        return "removed after the install", False
+        return _judge_removed_config(row, record, in_force, kept=kept)
+
     is_as_written = file.digest in row.ours
-    if (is_as_written or row.syntax) and row.original and read_saved(host, layout, row.original) is None:
+    if row.original and (is_as_written or row.syntax) and read_saved(host, layout, row.original) is None:
         copy = layout.backups / row.original.digest
         remedy = REPAIR if row.syntax else "write the right file there, then uninstall"
         return f"its saved copy {copy} is missing or damaged: {remedy}", False
@@ -368,14 +368,32 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         return "as we wrote it", True
     if row.syntax is None:
         return "replaced after the install", False
-    edits = relocate_edits(row, file)
-    missing = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
+    missing = list_missing(text_of(file, row.path), relocate_edits(row, file), row.syntax, name=str(row.path))
     if not record.finished:  # an interrupted undo may have removed some of the edits itself
-        untouched = row.original and file.digest == row.original.digest
-        return BEFORE if untouched else CUT_SHORT, False
-    lost = [edit for edit in missing if not in_force(edit)]
-    if lost:
-        lost_keys = [".".join(edit.key) for edit in lost]
+        return BEFORE if row.original and is_restored else CUT_SHORT, False
+    return _judge_edited_config(row, missing, in_force, kept=kept)
+
+
+def _judge_removed_config(
+    row: ConfigRow, record: Record, in_force: Callable[[Edit], bool], *, kept: str
+) -> tuple[str, bool]:
+    """Return the state of a config that is not there, and whether it is good."""
+    if row.original is None and not record.finished:
+        return BEFORE, False
+    if row.edits and all(map(in_force, row.edits)):  # another file has our keys now
+        return f"removed after the install{kept}", True
+    return "removed after the install", False
+
+
+def _judge_edited_config(
+    row: ConfigRow, missing: Iterable[Edit], in_force: Callable[[Edit], bool], *, kept: str
+) -> tuple[str, bool]:
+    """Return the state of an edited config of a finished install, and whether it is good.
+
+    ``missing`` are our edits that the config has not.
+    """
+    lost_keys = [".".join(edit.key) for edit in missing if not in_force(edit)]
+    if lost_keys:
         keys = ", ".join(dict.fromkeys(lost_keys))
         return f"drifted: {keys} changed after the install", False
     state = "edited after the install" if row.ours else "not written by the last install"
