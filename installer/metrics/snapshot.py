@@ -90,18 +90,18 @@ MEANINGS: Final = {
     "engine_serves": "1 if the engine was verified to serve our runtimes at the last check, else 0.",
     "config_drifted": "1 if at the last check the engine's configs no longer matched the install, else 0.",
     "config_refused": "1 if at the last check the engine served, but would not start again, else 0.",
-    "engine_restart_pending": "1 while the engine has not read its configs, for its restart waits until it "
-    "is idle, else 0.",
+    "engine_restart_pending": "1 while the engine has not read its configs because its restart waits until "
+    "it is idle, else 0.",
     "nri_plugin_registered": "1 if at the last check the NRI plugin beside run was registered with its "
     "engine, else 0.",
     "nri_missed_containers": "Containers that ran at the last check without the devices that their pods ask "
     "the NRI plugin for.",
     "nri_plugin_ends_total": "Times that the NRI plugin has died, or hung and was ended, since run was "
     "started.",
-    WAITING: "1 while run waits before it changes the node, for the owner's restart of an engine say, by the "
+    WAITING: "1 while run waits before it changes the node, such as for its owner to restart an engine, by the "
     "code of the reason.",
     "turn_held": "1 while this node has, or asks for, a turn to restart an engine, else 0.",
-    "undo_pending": "1 while an undo waits, for containers that use our runtimes say, else 0.",
+    "undo_pending": "1 while an undo waits, such as for containers that use our runtimes, else 0.",
     "last_look_timestamp_seconds": "When these metrics were taken: at an install, a failure or a check.",
     "last_success_timestamp_seconds": "When an install, a repair or a check last ended well; 0 for never.",
     "installs_total": "Installs that ended well, those that found everything in place included.",

@@ -16,8 +16,8 @@ HEAD = """\
 sudo toolkit-installer doctor
 ```
 
-`doctor` checks a node, installed or not, in a few seconds, and changes nothing. What is `bad` or `warn` comes first, with its
-remedy and similar public reports; on your node it may have another cause. `--all` also shows `n/a`: does not apply, or cannot be checked from here. Exit
+`doctor` checks a node, installed or not, in a few seconds, and changes nothing. Lines that are `bad` or `warn` come first, with a
+remedy and similar public reports; on your node the cause may be another. `--all` also shows lines that are `n/a`: the check does not apply, or is not possible from here. Exit
 code 1: a line is `bad`. `--json` is for programs.
 
 In a pod `doctor` needs the host's root with `/proc`. Without all capabilities, as in the DaemonSet's pod, the checks of shims and of running versions are
