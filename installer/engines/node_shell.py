@@ -1,6 +1,7 @@
 """The node's own shell as the only program of verify's test containers: no image has to be pulled."""
 
 import re
+import struct
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -19,8 +20,11 @@ WAITS: Final = "read x"  # a built-in of the shell: the container has no other p
 SH: Final = PurePosixPath("/bin/sh")
 ASK_S: Final = 5.0
 ELF64: Final = b"\x7fELF\x02\x01"
-HEAD_BYTES: Final = 4096  # linkers put the name of the dynamic loader behind the headers of a program
-LOADER_NAME: Final = re.compile(rb"\0(/[!-~]+/ld[!-~]*\.so[!-~]*)\0")
+# elf(5), 64 bits, little-endian: offset of the program headers, size of each, number of them
+ELF_HEADER: Final = struct.Struct("<32xQ14xHH6x")
+# type, offset and size in the file
+PROGRAM_HEADER: Final = struct.Struct("<I4xQ16xQ")
+PT_INTERP: Final = 3  # the program header that names the dynamic loader
 LINKED: Final = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
 RETRY_S: Final = 0.2  # between two tries to remove a test container
 
@@ -51,10 +55,10 @@ def shell_of(host: Host) -> Tools:
         raise _unusable(f"{SH} is not there")
     if not file.content.startswith(ELF64):
         raise _unusable(f"{path} is no program of 64 bits")
-    named = LOADER_NAME.search(file.content[:HEAD_BYTES])
+    named = find_loader(file.content)
     if named is None:  # a static program
         return Tools(((path, SHELL),), loader=False)
-    loader = PurePosixPath(named[1].decode())
+    loader = PurePosixPath(named)
     ran = run_in(host.local_path(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
     if ran is None or ran.returncode:
         raise _unusable(f"{loader} does not list the libraries of {path}")
@@ -64,6 +68,25 @@ def shell_of(host: Host) -> Tools:
         files[inside] = host.resolve(PurePosixPath(library))
     pairs = tuple((there, inside) for inside, there in files.items())
     return Tools(pairs, loader=True)
+
+
+def find_loader(program: bytes) -> str | None:
+    """Return the dynamic loader that an ELF program of 64 bits names; None of a static or a damaged program.
+
+    See elf(5). The text may stand anywhere in the file: on Debian 13 it stands behind the notes.
+    """
+    if len(program) < ELF_HEADER.size:
+        return None
+    table, length, count = ELF_HEADER.unpack_from(program)
+    for number in range(count):
+        start = table + number * length
+        if start + PROGRAM_HEADER.size > len(program):
+            return None
+        kind, offset, size = PROGRAM_HEADER.unpack_from(program, start)
+        if kind == PT_INTERP:
+            name = program[offset : offset + size].rstrip(b"\0")
+            return name.decode(errors="replace") or None
+    return None
 
 
 def _unusable(reason: str) -> InstallerError:
