@@ -1,6 +1,7 @@
 """What this pod knows of itself, and whether a pod of its DaemonSet will run on its node again."""
 
 import json
+import time
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ from installer.host.kubernetes import Api, own_pod_name
 
 DAEMONSET: Final = "DaemonSet"
 PARTS: Final = 3  # of a token: header, claims, signature
+NODE_AT_LEAST_S: Final = 2.0  # for the node, once the API has answered for the DaemonSet
 
 
 class OwnPod(Struct, frozen=True):
@@ -35,7 +37,8 @@ def ask_run_again(daemonset: str, node: str, until_s: float) -> Keep | Undo:
     Args:
         daemonset: the name of the DaemonSet in the namespace of this pod; "" for the owner of this pod.
         node: the name of the node; "" for the node of this pod.
-        until_s: the moment, by ``time.monotonic``, from which on no answer is awaited.
+        until_s: the moment, by ``time.monotonic``, from which on no answer is awaited, except for a question
+            about the node that begins late: the API has answered then.
     """
     try:
         api = Api.of_this_pod()
@@ -45,6 +48,7 @@ def ask_run_again(daemonset: str, node: str, until_s: float) -> Keep | Undo:
         found = read_or_missing(api, path_of_daemonset(api.namespace, own.daemonset), until_s=until_s)
         if isinstance(found, Missing):
             return will_run_again(found, found)
+        until_s = max(until_s, time.monotonic() + NODE_AT_LEAST_S)
         return will_run_again(found, read_or_missing(api, path_of_node(own.node), until_s=until_s))
     except InstallerError as error:
         return Undo(error.problem)

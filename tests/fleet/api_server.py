@@ -68,6 +68,7 @@ class ApiServer:
     is_busy: bool = False
     swallows: set[str] = field(default_factory=set)  # verbs that are carried out and never answered
     slow_s: float = 0.0  # between two bytes of an answer
+    delays_s: dict[str, float] = field(default_factory=dict)  # before an answer about a resource
     padding: int = 0  # bytes more in each answer
     version: int = 100
     calls: list[str] = field(default_factory=list)
@@ -257,6 +258,9 @@ class Handler(BaseHTTPRequestHandler):
         if VERBS[self.command] in server.swallows:
             server.stopped.wait(30)
             return
+        for resource, delay_s in server.delays_s.items():
+            if f"/{resource}/" in self.path:
+                server.stopped.wait(delay_s)
         text = str(answer).encode()
         if not isinstance(answer, str):
             text = json.dumps(answer, separators=(",", ":")).encode()

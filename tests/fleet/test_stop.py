@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, hold
 from installer.errors import Exit
-from installer.fleet import leases
-from installer.fleet.own_pod import OwnPod, find_own_pod, read_claims
-from installer.fleet.run_again import Missing
+from installer.fleet import leases, own_pod
+from installer.fleet.own_pod import OwnPod, ask_run_again, find_own_pod, read_claims
+from installer.fleet.run_again import Keep, Missing
 from installer.host import kubernetes
 from installer.host.files import Host
 from installer.host.kubernetes import Api
@@ -199,6 +199,22 @@ def test_the_api_servers_own_restart_in_the_middle_is_waited_for(
     timer.join()
     assert site.tree().keys() >= {path for path in installed if path.startswith("usr/local/nvidia/")}
     assert len(cluster.server.calls) == 3
+
+
+def test_an_api_server_that_was_slow_about_the_daemonset_is_still_asked_for_the_node(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Seen with a kube-apiserver on a busy machine: nothing was left for the node, and an update was an undo.
+    monkeypatch.setattr(own_pod, "NODE_AT_LEAST_S", 10 * SHORT_S)
+    cluster.server.is_busy = True
+    cluster.server.delays_s = {"daemonsets": 1.5 * SHORT_S, "nodes": 0.6 * SHORT_S}
+    timer = Timer(SHORT_S, lambda: setattr(cluster.server, "is_busy", False))
+    timer.start()
+
+    decision = ask_run_again(DAEMONSET, NODE, time.monotonic() + 4 * SHORT_S)
+
+    timer.join()
+    assert decision == Keep()
 
 
 def test_a_missing_right_is_told_right_after_the_install(
