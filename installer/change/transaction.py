@@ -325,7 +325,7 @@ def _do(
         case steps.FindRuntimes(kind, binaries):
             refuse_unseen(plan.engines[kind.name], binaries)
         case WriteConfig():
-            write_once_idle(host, step, plan.engines, context.patience(check))
+            return write_once_idle(host, step, plan.engines, context.patience(check))
         case steps.InstallVersion(version, files):
             host.make_directory(layout.versions)
             install_tree(

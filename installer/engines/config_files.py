@@ -14,7 +14,7 @@ from installer.engines.config_edits import predict_from_texts, tree_of
 from installer.engines.reload_notes import FRESH_S
 from installer.engines.startup import WILDCARDS, path_of, value_of
 from installer.errors import InstallerError, NotBegunError, Option, Remedy
-from installer.host.files import READ_ONLY, Host, is_read_only
+from installer.host.files import READ_ONLY, Host, is_immutable, is_read_only
 from installer.host.inodes import REMEDIES, is_mount_point
 from installer.host.programs import can_be_started
 from installer.host.systemd import UnitStart
@@ -491,6 +491,11 @@ def _find_obstacle(host: Host, path: PurePosixPath) -> InstallerError | None:
     if READ_ONLY in host.mounted(existing):
         problem = f"write {path} (read-only file system)"
         return InstallerError(problem, remedy=REMEDIES[EROFS], code="file-operation-failed")
+    for each in (real, existing):
+        if is_immutable(host, each):
+            problem = f"write {path} (an attribute of {each} forbids it: lsattr shows i or a)"
+            remedy = f"remove the attribute: chattr -i -a {each}"
+            return InstallerError(problem, remedy=remedy, code="file-operation-failed")
     return None
 
 
@@ -505,8 +510,8 @@ def list_missing_directories(host: Host, paths: Iterable[PurePosixPath]) -> set[
     return missing
 
 
-def write_config(host: Host, write: WriteConfig) -> None:
-    """Write or remove a config.
+def write_config(host: Host, write: WriteConfig) -> bool:
+    """Write or remove a config; return whether the file was another one before.
 
     Raises:
         NotBegunError: the config was changed since ``write`` was planned.
@@ -514,7 +519,7 @@ def write_config(host: Host, write: WriteConfig) -> None:
     now = host.read(write.path)
     digest = _digest_of(now)
     if digest == _digest_of(write.after):
-        return
+        return False
     if digest != _digest_of(write.before):
         problem = f"edit {write.path} (another process wrote it at the same moment)"
         raise NotBegunError(problem, remedy="run again", code="config-changed")
@@ -523,10 +528,11 @@ def write_config(host: Host, write: WriteConfig) -> None:
         if write.link:
             host.remove(write.path)  # first: an engine that starts now would not read a link to nowhere
         host.remove(real)
-        return
+        return True
     if write.link and now is None:
         host.link(write.path, write.link)
     host.replace(write.path, write.after)
+    return True
 
 
 def _digest_of(file: File | None) -> str | None:

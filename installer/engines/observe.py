@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES, list_generating
 from installer.engines.apis import api_of
 from installer.engines.ask import ASK_S, ask, is_socket_activated
+from installer.engines.config_edits import tree_of
 from installer.engines.config_files import (
     explain_unread,
     explain_unread_root,
@@ -93,7 +94,9 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         row = record.engine(kind.name)
         places = options.places.get(kind.name, Places())
         engine = _ask_crashed(host, look_for(kind, options), options, crash_s)
-        if row is not None and places.socket is None:
+        if row is None:
+            engine = look_elsewhere(host, engine, places)
+        elif places.socket is None:
             engine = locate(host, engine, row, options)
         if options.auto and _is_unused(engine, engines, record):
             notes += _explain_unused(host, engine, engines)
@@ -342,6 +345,21 @@ def _find_on_other_sockets(
     return None
 
 
+def look_elsewhere(host: Host, engine: EngineState, places: Places) -> EngineState:
+    """Ask an engine that does not answer on its usual socket on the other sockets of its running unit.
+
+    Its config or its unit may name another socket, as ``hosts`` in daemon.json does.
+    """
+    if not engine.stopped or places.socket is not None or engine.kind.built_in_runtime:
+        return engine
+    unit = engine.kind.unit
+    for socket in _list_sockets(host, unit):
+        candidate = ask(host, replace(engine, socket=socket, unit=unit), timeout_s=ANSWER_S)
+        if candidate.unit == unit and (candidate.serving is not None or candidate.failed):
+            return candidate
+    return engine
+
+
 def _list_sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
     """Yield the sockets of a unit's main process, short names first: the API has a short name."""
     state = systemd.look_at_unit(host, unit)
@@ -478,6 +496,10 @@ def drop_unused(
 def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> InstallerError:
     """Return why no engine of the options is found."""
     asked = list_asked(options)
+    for kind in asked:
+        unreadable = _find_unreadable_config(host, kind, options)
+        if unreadable is not None:
+            return unreadable
     paths = dict.fromkeys(str(kind.socket) for kind in asked)
     sockets = ", ".join(paths)
     reasons = list(notes)
@@ -493,3 +515,18 @@ def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> Insta
         "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
     )
     return InstallerError(f"find a running engine ({reason})", remedy=remedy, code="engine-not-found")
+
+
+def _find_unreadable_config(host: Host, kind: Engine, options: Options) -> InstallerError | None:
+    """Return why the config of an engine that is down cannot be read: the engine may be down for that."""
+    unit = systemd.look_at_unit(host, kind.unit)
+    if unit.load != "loaded" or unit.active == "active" or kind.built_in_runtime:
+        return None
+    engine = replace(look_for(kind, options), stopped=True)
+    try:
+        engine, _ = with_process(host, engine, options.places.get(kind.name, Places()))
+        for path in with_configs(host, with_drop_in(host, engine)).files:
+            tree_of(host.read(path), path)
+    except InstallerError as error:
+        return error
+    return None

@@ -391,9 +391,12 @@ def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineSta
 
 def write_once_idle(
     host: Host, write: WriteConfig, engines: Mapping[str, EngineState], patience: Patience
-) -> None:
-    """Write or remove a config; before a write to a self-restarting engine, wait as before a restart."""
+) -> bool:
+    """Write or remove a config; return whether the file was another one before.
+
+    Before a write to a self-restarting engine, wait as before a restart.
+    """
     engine = engines.get(write.engine)
     if engine is not None and engine.kind.restarts_itself:
         await_idle(host, engine, patience)
-    write_config(host, write)
+    return write_config(host, write)

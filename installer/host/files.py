@@ -9,9 +9,11 @@ import errno
 import os
 import signal
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fcntl import ioctl
 from pathlib import Path, PurePosixPath
 from select import select
 from typing import Final, Self, TypeVar
@@ -44,6 +46,10 @@ KINDS: Final = {
     stat.S_IFLNK: Kind.LINK,
     stat.S_IFIFO: Kind.FIFO,
 }
+# Attributes of files: see ioctl_iflags(2) and linux/fs.h.
+FS_IOC_GETFLAGS: Final = 0x80086601
+FS_IMMUTABLE_FL: Final = 0x10
+FS_APPEND_FL: Final = 0x20
 READ_ONLY: Final = "read-only"
 NOEXEC: Final = "noexec"
 
@@ -499,6 +505,18 @@ def is_read_only(host: Host, path: PurePosixPath) -> bool:
     """Tell whether the file system of ``path`` is mounted read-only."""
     with suppress(InstallerError):
         return READ_ONLY in host.mounted(path)
+    return False
+
+
+def is_immutable(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether an attribute keeps root from replacing a file or changing a directory: chattr +i or +a."""
+    flags = bytearray(8)  # the kernel writes an int, though its header says long
+    with (
+        suppress(OSError),  # a file system without attributes
+        opened(host.local_path(host.resolve(path)), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as fd,
+    ):
+        ioctl(fd, FS_IOC_GETFLAGS, flags)
+        return bool(int.from_bytes(flags[:4], sys.byteorder) & (FS_IMMUTABLE_FL | FS_APPEND_FL))
     return False
 
 

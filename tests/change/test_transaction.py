@@ -15,13 +15,16 @@ from installer.change.transaction import Context, apply, apply_undo, carry_out, 
 from installer.engines import ENGINES
 from installer.engines.dry_run import DryRuns
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
-from installer.host.files import Host
+from installer.host.events import log
+from installer.host.files import FS_IMMUTABLE_FL, Host
 from installer.model.effective import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Record
 from installer.model.files import Layout
 from installer.model.options import Options, RestartMode
 from installer.model.steps import Part, Reload
+from tests.support.attributes import attribute
 from tests.support.live import Live, containerd, live
+from tests.support.neighbours import only_as_root
 from tests.support.site import DAEMON_JSON, Site
 from tests.support.stand_in import CONFIGS
 from tests.support.tree import tree
@@ -103,6 +106,27 @@ def test_what_was_done_is_rolled_back_unless_an_undo_follows_a_stop(
     assert (CONFIGS[CONTAINERDS] != (planned.root / CONTAINERDS).read_text()) is stays
     assert planned.ledger.record.empty is not stays
     assert stays or planned.is_as_before()
+
+
+@only_as_root
+def test_a_roll_back_logs_no_write_of_a_config_that_was_never_written(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker's config comes last; its directory gets ``chattr +i`` after the plan."""
+    events: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        log, "write", lambda _, event, fields: events.append((event, str(fields.get("path"))))
+    )
+
+    with (
+        attribute(planned.root / "etc/docker", FS_IMMUTABLE_FL),
+        pytest.raises(InstallerError, match=r"daemon.json \(operation not permitted\)"),
+    ):
+        apply(planned.context, planned.plan, never_stop)
+
+    written = [path for event, path in events if event == "config written"]
+    assert written == [f"/{CONTAINERDS}"] * 2  # by the install, and by the roll-back
+    assert planned.is_as_before()
 
 
 @pytest.mark.parametrize("undo_follows", [True, False])

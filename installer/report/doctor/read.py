@@ -21,7 +21,7 @@ from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
 from installer.engines.dry_run import DryRuns
-from installer.engines.observe import ask_for, drop_unused, look_for, with_process
+from installer.engines.observe import ask_for, drop_unused, look_elsewhere, look_for, with_process
 from installer.engines.other_engines import find_other_engines
 from installer.engines.startup import find_lacks, find_moves, path_of, value_of
 from installer.engines.templates import find_template_flaw
@@ -623,6 +623,7 @@ def _examine(host: Host, options: Options, kind: Engine) -> model.EngineExam | N
     """Ask and examine an engine; None: the process belongs to another engine, or is about to end."""
     sought = replace(look_for(kind, options), hook=None)
     engine = ask_for(host, sought, replace(options, timeout_s=ENGINE_S), awaits_s=0)
+    engine = look_elsewhere(host, engine, options.places.get(kind.name, Places()))
     if engine.stopped and not engine.other_engine_reason:
         return None
     engine, unit = with_process(host, engine, options.places.get(kind.name, Places()))

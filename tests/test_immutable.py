@@ -1,0 +1,30 @@
+"""A config with an attribute that keeps root from replacing it: chattr +i."""
+
+import pytest
+
+from installer.host.files import FS_APPEND_FL, FS_IMMUTABLE_FL
+from tests.support.attributes import attribute
+from tests.support.neighbours import only_as_root
+from tests.support.site import DAEMON_JSON, Site
+
+
+@only_as_root
+@pytest.mark.parametrize(
+    ("place", "flags"),
+    [
+        pytest.param(DAEMON_JSON, FS_IMMUTABLE_FL, id="the file is immutable"),
+        pytest.param(DAEMON_JSON, FS_APPEND_FL, id="the file takes only more text"),
+        pytest.param("etc/docker", FS_IMMUTABLE_FL, id="the directory is immutable"),
+    ],
+)
+def test_an_immutable_config_is_refused_by_plan_and_install_before_the_first_step(
+    clean: Site, place: str, flags: int
+) -> None:
+    with attribute(clean.root / place, flags):
+        planned = clean.call("plan")
+        refused = clean.refuses("install")
+
+    reason = f"cannot write /{DAEMON_JSON} (an attribute of /{place} forbids it: lsattr shows i or a)"
+    assert planned.returncode == 1
+    assert f"install would stop: {reason}" in planned.stdout
+    assert refused == f"{reason}; remove the attribute: chattr -i -a /{place}"
