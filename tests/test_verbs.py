@@ -116,6 +116,43 @@ def test_a_payload_that_cannot_run_here_is_refused_before_anything_changes(site:
     assert "--toolkit-source" in said
 
 
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        (
+            "artifactz",
+            "cannot find an NVIDIA container toolkit under {}/artifactz (it does not exist); name its root",
+        ),
+        (
+            "file",
+            "cannot find an NVIDIA container toolkit under {}/file (it is not a directory); name its root",
+        ),
+        ("artifacts/usr", "cannot find an NVIDIA container toolkit under {}/artifacts/usr; use {right}"),
+        (
+            "artifacts/usr/local",
+            "cannot find libnvidia-container-go.so.1 and {} under {}/artifacts/usr/local; {}",
+        ),
+        (".", "cannot find an NVIDIA container toolkit under {}; use {right}"),
+        ("empty", "cannot find an NVIDIA container toolkit under {}/empty; name its root"),
+    ],
+)
+def test_a_toolkit_source_with_a_mistake_names_the_mistake(site: Site, named: str, sentence: str) -> None:
+    top = site.source.parent / "sources"
+    top.mkdir()
+    site.source.rename(top / "artifacts")
+    (top / "empty" / "inside").mkdir(parents=True)
+    (top / "file").write_text("")
+
+    said = site.refuses("install", "--toolkit-source", str(top / named))
+
+    right = f"--toolkit-source {top}/artifacts"
+    if named.endswith("local"):
+        expected = sentence.format("libnvidia-container.so.1", top, f"use {right}")
+    else:
+        expected = sentence.format(top, right=right)
+    assert said.startswith(expected)
+
+
 def test_an_administrators_edit_of_the_toolkit_config_survives_an_upgrade(installed: Site) -> None:
     edited = installed.read(CONFIG_TOML).replace('log-level = "info"', 'log-level = "debug"  # ticket 7')
     installed.write(CONFIG_TOML, edited)

@@ -49,6 +49,7 @@ from installer.model.files import VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options, RestartMode
 from installer.payload import access
 from installer.payload.config_toml import HOST_CONFIG
+from installer.payload.files import REQUIRED
 
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime(?:-hook)?["'.]""")
 
@@ -273,7 +274,18 @@ def _read_payload(host: Host, options: Options) -> PayloadFacts:
             absent.add(path)
     version = access.ask_version(source, sums)
     free_bytes = host.free_bytes(options.install_dir)
-    return PayloadFacts(artifacts, frozenset(absent), version, free_bytes, machine())
+    complete_root = None
+    if len(artifacts) < len(REQUIRED):
+        complete_root = access.find_complete_root(source)
+    return PayloadFacts(
+        artifacts,
+        frozenset(absent),
+        version,
+        free_bytes,
+        machine(),
+        source_flaw=access.explain_source(source),
+        complete_root=complete_root,
+    )
 
 
 def _find_real_paths(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:

@@ -261,6 +261,8 @@ class PayloadFacts(Struct, frozen=True):
     version: tuple[int, ...] | None = None  # by the toolkit's own answer
     free_bytes: int | None = None
     machine: str = "x86_64"
+    source_flaw: str = ""  # the reason why nothing can be below the source, "" for a directory
+    complete_root: PurePosixPath | None = None  # right below or above the source, with a whole toolkit
 
 
 class DriverFacts(Struct, frozen=True):

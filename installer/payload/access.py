@@ -1,7 +1,10 @@
 """The files of the toolkit's source, and the installed toolkit: its owner, and who may write there."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -31,6 +34,8 @@ EVERYBODY: Final = 0o002
 OTHERS: Final = 0o077
 # A restart of the node empties these directories (file-hierarchy(7)), and the configs that name them stay.
 FLEETING: Final = tuple(PurePosixPath(place) for place in ("/run", "/dev", "/proc", "/sys"))
+MOST_ABOVE: Final = 3  # directories above and below a source in which a whole toolkit is looked for
+MOST_BELOW: Final = 50
 ASK_S: Final = 2.0
 ASKED: Final = "nvidia-ctk"
 LIBRARY: Final = "libnvidia-container.so.1"
@@ -246,6 +251,30 @@ def read_artifacts(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[Artifa
         )
         found.append(artifact)
     return tuple(found)
+
+
+def explain_source(root: PurePosixPath) -> str:
+    """Return why no file can be below a source; "" for a directory."""
+    path = Path(root)
+    if path.is_dir():
+        return ""
+    return "it is not a directory" if path.exists() else "it does not exist"
+
+
+def find_complete_root(root: PurePosixPath) -> PurePosixPath | None:
+    """Return a directory right below or above ``root`` with a whole toolkit; None without one.
+
+    A user may name /opt/toolkit/usr in the place of /opt/toolkit, or /opt.
+    """
+    below: list[PurePosixPath] = []
+    with suppress(OSError):
+        for entry in sorted(os.scandir(root), key=attrgetter("name"))[:MOST_BELOW]:
+            if entry.is_dir():
+                below.append(root / entry.name)
+    for candidate in (*below, *tuple(root.parents)[:MOST_ABOVE]):
+        if all(_find(candidate, name) is not None for name in REQUIRED):
+            return candidate
+    return None
 
 
 def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:

@@ -260,10 +260,18 @@ def check_artifacts(
             f"install the toolkit on a node of architecture {facts.machine}",
             f"NVIDIA builds it for {_join(sorted(_MACHINES))} only",
         )
+    elif missing and facts.complete_root is not None:
+        what = _join(missing) if found else "an NVIDIA container toolkit"
+        right = Option("toolkit-source", str(facts.complete_root))
+        yield _refuse(f"find {what} under {source_root}", "use ", right)
     elif not found:
+        flaw = f" ({facts.source_flaw})" if facts.source_flaw else ""
         where = ", which is / where apt or dnf has installed it"
         yield _refuse(
-            f"find an NVIDIA container toolkit under {source_root}", "name its root with ", SOURCE, where
+            f"find an NVIDIA container toolkit under {source_root}{flaw}",
+            "name its root with ",
+            SOURCE,
+            where,
         )
     elif missing:
         whole = " the root of a complete NVIDIA container toolkit"
