@@ -178,7 +178,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
         patience_s: how long to wait for a crashed engine.
     """
     former = record
-    record = _list_held(host, options, record)
+    record = _complete_record(host, options, record)
     found = find_engines(host, options, record, patience_s)
     engines, unused = _select_engines(host, options, record, found)
     mode, _ = mode_of(engines, record, options)
@@ -354,7 +354,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
         awaits_s: how long to wait, at most, for the end of an engine's restart.
     """
     former = record
-    record = _list_held(host, options, record)
+    record = _complete_record(host, options, record)
     engines = []
     for row in record.engines:
         if ENGINES[row.name].is_restarted and not record.finished:
@@ -388,8 +388,8 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
     )
 
 
-def _list_held(host: Host, options: Options, former: Record) -> Record:
-    """Leave out the rows of another installer, and add a row for each copy of a config.
+def _complete_record(host: Host, options: Options, former: Record) -> Record:
+    """Return the ledger without the rows of another installer, and with a row for each copy of a config.
 
     Engines copy their root configs, and a link may have led to another path when the config was written.
     """

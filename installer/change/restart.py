@@ -106,7 +106,8 @@ def decide_for_undo(request: UndoRequest, candidate: UndoCandidate, expected: Re
         expected: what the engine has to serve in the end.
 
     Returns:
-        The answer; with refusals the texts may be written, but the engine may not be restarted.
+        The answer. With refusals the texts may be written, but the engine may not be restarted: our runtimes,
+        and our default, stay in force until its owner restarts it, and the toolkit stays as long.
     """
     need = _find_need_of_undo(request, candidate, expected)
     if need.when is not When.NOW:
@@ -144,8 +145,8 @@ def _find_need_of_undo(request: UndoRequest, candidate: UndoCandidate, expected:
 def _explain_nothing_to_read(engine: EngineState, candidate: UndoCandidate) -> str:
     """Return the reason why an engine has nothing to read after an undo, or ""."""
     if not candidate.writes:
-        # An engine that looks for the toolkit by itself does not find it at its next start. The files of
-        # another said what we wanted before us.
+        # k3s and RKE2 look for the toolkit at each start, and do not find it at the next. Or the files had
+        # all that we wanted, before our install.
         return "we have no config to write"
     if engine.stopped:
         return "a stopped engine reads its configs at its start"

@@ -103,12 +103,15 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
             log.warning("step failed", step=describe(done[-1]).text, error=error)
         if isinstance(error, NotBegunError):
             done.pop()
-        failed = record.failed
-        # The ledger remembers a failed reload, so that the same plan does not reload the engine again.
-        if any(isinstance(step, Reload) for step in done) and not _is_faultless(error):
-            failed = Failure(plan.digest, error.problem)
-        _roll_back(context, plan, done, replace(record, failed=failed), error)
+        _roll_back(context, plan, done, _remember_failure(record, plan, done, error), error)
         raise
+
+
+def _remember_failure(record: Record, plan: Plan, done: Iterable[Step], error: InstallerError) -> Record:
+    """Return the former ledger with a failed reload: the same plan does not reload the engine again."""
+    if _is_faultless(error) or not any(isinstance(step, Reload) for step in done):
+        return record
+    return replace(record, failed=Failure(plan.digest, error.problem))
 
 
 def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The texts of an engine without us, or without our default alone: the candidates of an request."""
+"""The texts of an engine without us, or without our default alone: the candidates of an undo."""
 
 from functools import partial
 from pathlib import PurePosixPath

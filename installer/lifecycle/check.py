@@ -210,7 +210,7 @@ class _Check:
         self.prove(plan)
         if drifted.things or plan.reloaded:  # a restarted engine is another process
             self.baseline = Baseline.AFTER_CHECK
-        self.tell_success(plan)
+        self.publish_success(plan)
         return self.conclude(plan)
 
     def prove(self, plan: Plan) -> None:
@@ -230,7 +230,7 @@ class _Check:
             return self.end_unready(reason, monotonic() + PENDING_S)
         return self.end(plan)
 
-    def tell_success(self, plan: Plan) -> None:
+    def publish_success(self, plan: Plan) -> None:
         refusing = [each.name for each in self.result.engines if each.start_failure]
         metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
 
@@ -281,7 +281,7 @@ class _Check:
         serve = all(each.serves is not False for each in self.result.engines)
         if ignored and serve and not any(list_pending_restarts(work, plan)):
             untouched = replace(plan, parts=())
-            self.tell_success(untouched)
+            self.publish_success(untouched)
             # The next check comes soon, because a reload changes no file.
             self.result = self.result.without_problem()
             self.note_pace(next_check_s=monotonic() + IGNORED_S)
@@ -561,11 +561,11 @@ class _Check:
         )
         for row in stopped:
             checks.append(EngineCheck(row.name, serves=False, difference=NOT_RUNNING))
-        self.tell_new_refusals(checks)
+        self.log_new_refusals(checks)
         self.note(engines=add_since(checks, self.previous.engines))
         self.note_pace(failures=0)
 
-    def tell_new_refusals(self, checks: Iterable[EngineCheck]) -> None:
+    def log_new_refusals(self, checks: Iterable[EngineCheck]) -> None:
         """Log the configs that an engine refuses, once for each reason."""
         known = {check.name: check for check in self.previous.engines}
         for check in checks:
