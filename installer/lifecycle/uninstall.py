@@ -12,21 +12,17 @@ from math import inf
 from pathlib import PurePosixPath
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, hold, read_record
 from installer.change.lost_ledger import find_install_dir, find_leftovers, find_lost, find_packages, recover
 from installer.change.observe import observe_adoption, observe_undo
-from installer.change.plan import plan_undo
+from installer.change.plan import Plan, plan_undo
 from installer.change.references import find_last_references
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
 from installer.engines import ENGINES
-from installer.engines.apis import api_of
-from installer.engines.ask import is_socket_activated
 from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import DryRuns
-from installer.engines.node_shell import MARK
 from installer.errors import (
     Exit,
     InstallerError,
@@ -37,14 +33,15 @@ from installer.errors import (
 )
 from installer.host import locks, supervision, systemd
 from installer.host.events import internal_errors, log
-from installer.host.files import Host, read_json_of_root
+from installer.host.files import Host
 from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
 from installer.lifecycle.node_turns import give_back_after_undo, open_turns
+from installer.lifecycle.verify_leftovers import remove_made
 from installer.metrics import snapshot as metrics
 from installer.model.facts import EngineRow, Facts, names_of
-from installer.model.files import File, Layout, Meta, dumps
+from installer.model.files import Layout
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
@@ -61,10 +58,6 @@ PROBE_S: Final = 6.0  # of UNDO_S, for an engine that is between two lives
 RELOAD_S: Final = 10.0  # of UNDO_S, for a reload at least
 IN_USE_S: Final = 10.0
 NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by default
-# To remove leftovers of verify from all engines. A busy containerd was seen to take more than 15 s, but the
-# grace of a pod has no more.
-SWEEP_S: Final = 60.0
-HURRIED_S: Final = 15.0
 
 
 def uninstall(options: Options) -> Exit:
@@ -145,17 +138,14 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
         recover(host, options, ledger, undoes=True)
-        facts = observe_undo(host, options, ledger.record, awaits_s=PROBE_S if hurried else inf)
-        if remove_made(host, options.layout, hurried=hurried):
-            facts = observe_undo(host, options, ledger.record, awaits_s=0.0 if hurried else inf)
-        if facts.containers.running and options.in_use is InUse.WAIT and options.thorough:
-            facts = _await_containers(host, options, ledger, facts, until_s)
+        facts = _observe_for_undo(host, options, ledger, until_s)
         plan = plan_undo(facts, options, DryRuns(host, facts.contents))
         for note in plan.notes:
             log.warning("undo note", note=note)
         if plan.obstacles:
             ledger.write(replace(ledger.record, undo_problem=plan.obstacles[0].problem))
         refuse_obstacles(plan)
+
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(
             host,
@@ -169,6 +159,32 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         plugin = plugin_state.at_ledger_socket(options.nri, ledger.record)
         apply_undo(context, plan, supervision.raise_if_orphan)
         plugin_state.remove_plugin(host, plugin)
+    _refuse_incomplete(plan)
+    log.info("undo complete", steps=len(plan.steps))
+    if was_pending:
+        handover.forget_failure(host)
+
+
+def _observe_for_undo(host: Host, options: Options, ledger: Ledger, until_s: float) -> Facts:
+    """Observe the node for an undo, without leftovers of ``verify``, after a wait for containers.
+
+    ``until_s`` is the end of a pod's grace, by ``time.monotonic``; infinite without a pod.
+    """
+    hurried = until_s < inf
+    facts = observe_undo(host, options, ledger.record, awaits_s=PROBE_S if hurried else inf)
+    if remove_made(host, options.layout, hurried=hurried):
+        facts = observe_undo(host, options, ledger.record, awaits_s=0.0 if hurried else inf)
+    if facts.containers.running and options.in_use is InUse.WAIT and options.thorough:
+        facts = _await_containers(host, options, ledger, facts, until_s)
+    return facts
+
+
+def _refuse_incomplete(plan: Plan) -> None:
+    """Raise the first reason why a finished undo has left something, with the others attached.
+
+    Raises:
+        UndoIncompleteError: something is left.
+    """
     problems = list(plan.needed)
     if plan.in_use:
         problem = f"undo everything (our runtime runs {names_of(plan.in_use)})"
@@ -178,9 +194,6 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         incomplete = UndoIncompleteError.because(problems[0])
         incomplete.others = tuple(problems[1:])
         raise incomplete
-    log.info("undo complete", steps=len(plan.steps))
-    if was_pending:
-        handover.forget_failure(host)
 
 
 def _find_last_references(host: Host, options: Options, ledger: Ledger) -> Iterator[InstallerError]:
@@ -359,68 +372,6 @@ def node_stops(host: Host) -> bool:
         init = host.read(PurePosixPath("/proc/1/comm"))
         return init is not None and init.content.startswith(b"systemd-shutdow")
     return False
-
-
-class Made(Struct, frozen=True, array_like=True):
-    """A container or a pod that ``verify`` has created in an engine."""
-
-    engine: str
-    socket: PurePosixPath
-    unit: str
-    name: str
-
-
-@contextmanager
-def record_made(host: Host, layout: Layout, made: Made) -> Iterator[None]:
-    """Keep ``made`` on the disk during the block and after a failed block, which may have left it behind."""
-    before = _read_made(host, layout)
-    _write_made(host, layout, [*before, made])
-    yield
-    _write_made(host, layout, before)
-
-
-def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
-    """Remove the recorded leftovers of ``verify`` from engines; tell whether there were any."""
-    made = _read_made(host, layout)
-    remaining: list[Made] = []
-    removed = False
-    deadline = time.monotonic() + (HURRIED_S if hurried else SWEEP_S)
-    for each in made:
-        try:
-            for what in _remove_one(host, each, timeout_s=max(1.0, deadline - time.monotonic())):
-                log.info("verify leftover removed", engine=each.engine, what=what, name=each.name)
-                removed = True
-        except InstallerError as error:
-            log.warning("verify leftover not removed", engine=each.engine, name=each.name, error=error)
-            remaining.append(each)  # for the next time: its owner may have stopped the engine
-    if remaining != made:
-        _write_made(host, layout, remaining)
-    return removed
-
-
-def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
-    kind = ENGINES[made.engine]
-    if not host.exists(made.socket) or is_socket_activated(host, kind, made.socket, made.unit):
-        problem = f"reach {kind.title} on {made.socket} (it does not run)"
-        remedy = f"start it, and remove {made.name} by hand"
-        raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
-    return api_of(kind).remove_container(host.local_path(made.socket), made.name, timeout_s=timeout_s)
-
-
-def _read_made(host: Host, layout: Layout) -> list[Made]:
-    found = (
-        read_json_of_root(host, layout.made, dict[str, list[Made]]) or {}
-    )  # a damaged file counts as empty
-    made = found.get("made", ())
-    mark = f"{MARK}-"
-    return [each for each in made if each.engine in ENGINES and each.name.startswith(mark)]
-
-
-def _write_made(host: Host, layout: Layout, made: list[Made]) -> None:
-    if made:
-        host.replace(layout.made, File(dumps({"made": made}), Meta(0o600)))
-    elif host.exists(layout.made):
-        host.remove(layout.made)
 
 
 def await_next_run(host: Host, lock: locks.Lock, stopped_s: float, *, waits: bool) -> bool:

@@ -27,7 +27,7 @@ from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
-from installer.lifecycle.uninstall import Made, record_made, remove_made
+from installer.lifecycle.verify_leftovers import Made, record_made, remove_made
 from installer.model.facts import EngineRow, Record, count
 from installer.model.files import dumps
 from installer.model.options import Options

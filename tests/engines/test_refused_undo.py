@@ -28,7 +28,7 @@ def check_left(node: Node, before: str, *more: str) -> str:
     assert node.pid_of() == pid
     assert told.returncode == 1
     assert "pending since the last undo: its restart" in told.stdout
-    assert "as it was before the install\n" in told.stdout
+    assert "as it was before the install; last changed " in told.stdout
     return sentence(left.stderr)
 
 

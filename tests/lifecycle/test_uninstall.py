@@ -17,7 +17,7 @@ from installer.engines import ENGINES
 from installer.engines.node_shell import MARK
 from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.lifecycle import handover, installation_report, uninstall
+from installer.lifecycle import handover, installation_report, uninstall, verify_leftovers
 from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Options
@@ -118,7 +118,7 @@ def test_an_undo_that_no_systemd_takes_over_is_not_pending(
 
 LAYOUT = Layout()
 NAME = f"{MARK}-1a2b3c4d5e6f7a8b"
-MADE = uninstall.Made("docker", PurePosixPath("/no.sock"), "docker.service", NAME)
+MADE = verify_leftovers.Made("docker", PurePosixPath("/no.sock"), "docker.service", NAME)
 ROW = ["docker", "/no.sock", "docker.service", NAME]
 
 
@@ -129,14 +129,14 @@ def written(host: Host) -> object:
 
 def test_what_verify_makes_is_written_down_for_root_alone_as_long_as_it_may_be_there(host: Host) -> None:
     host.local_path(LAYOUT.made).parent.mkdir(parents=True)
-    with uninstall.record_made(host, LAYOUT, MADE):
+    with verify_leftovers.record_made(host, LAYOUT, MADE):
         during = written(host), stat.S_IMODE(host.local_path(LAYOUT.made).stat().st_mode)
     after = written(host)
-    with pytest.raises(InstallerError), uninstall.record_made(host, LAYOUT, MADE):
+    with pytest.raises(InstallerError), verify_leftovers.record_made(host, LAYOUT, MADE):
         raise InstallerError("remove it", remedy="none")
 
     assert (during, after) == (([ROW], 0o600), [])
-    assert not uninstall.remove_made(host, LAYOUT)
+    assert not verify_leftovers.remove_made(host, LAYOUT)
     assert written(host) == [ROW], "which could not be removed"
 
 
@@ -144,7 +144,7 @@ def test_what_verify_makes_is_written_down_for_root_alone_as_long_as_it_may_be_t
 def test_nothing_is_removed_that_verify_has_not_written(tmp_path: Path, made: object) -> None:
     host = put(tmp_path, {LAYOUT.made: json.dumps({"made": made})})
 
-    assert not uninstall.remove_made(host, LAYOUT, hurried=True)
+    assert not verify_leftovers.remove_made(host, LAYOUT, hurried=True)
 
 
 def test_what_an_undo_could_not_do_is_a_sentence() -> None:

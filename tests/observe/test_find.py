@@ -19,7 +19,7 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.processes import HostProcess
 from installer.host.unit_jobs import Patience
-from installer.lifecycle import uninstall
+from installer.lifecycle import verify_leftovers
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine import EngineState
 from installer.model.facts import EngineRow, Record
@@ -116,7 +116,7 @@ def remove_made(host: Host) -> None:
     """Remove what a verify has made and is written down."""
     layout, made = Layout(), [["docker", str(D_SOCK), DOCKER_UNIT, f"{MARK}-1"]]
     put(host.local_path(PurePosixPath("/")), {layout.made: json.dumps({"made": made})})
-    assert not uninstall.remove_made(host, layout, hurried=True)
+    assert not verify_leftovers.remove_made(host, layout, hurried=True)
     assert host.exists(layout.made)
 
 
