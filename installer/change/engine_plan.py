@@ -25,7 +25,8 @@ from installer.change.references import remember_named
 from installer.change.restart import When, decide_for_rollback
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
 from installer.engines import next_start, reload_notes
-from installer.engines.config_edits import DryRun, digest_of, read_present, without_us
+from installer.engines.config_edits import without_us
+from installer.engines.config_texts import DryRun, digest_of, read_present
 from installer.engines.reload_plan import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
 from installer.model.effective import EffectiveConfig

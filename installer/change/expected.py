@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from installer.change.install_texts import Candidate, InstallRequest
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
-from installer.engines.config_edits import DEFAULT, configs_of, group_of, predict_from_texts, read_present
+from installer.engines.config_edits import configs_of
+from installer.engines.config_keys import DEFAULT, group_of
+from installer.engines.config_texts import predict_from_texts, read_present
 from installer.model.effective import EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState
 from installer.model.options import RestartMode

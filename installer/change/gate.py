@@ -34,17 +34,9 @@ from installer.change.undo_texts import (
 )
 from installer.config_text import Edit, leaves
 from installer.engines import next_start
-from installer.engines.config_edits import (
-    DEFAULT,
-    Texts,
-    files_without_us,
-    group_of,
-    predict_without_our_files,
-    read_configs,
-    read_present,
-    runtime_of,
-    tree_of,
-)
+from installer.engines.config_edits import files_without_us, predict_without_our_files
+from installer.engines.config_keys import DEFAULT, group_of, runtime_of
+from installer.engines.config_texts import Texts, read_configs, read_present, tree_of
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine import EngineState, Proposal

@@ -6,19 +6,9 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines.config_edits import (
-    ConfigChange,
-    DryRun,
-    Texts,
-    change_config,
-    configs_of,
-    digest_of,
-    predict_from_texts,
-    read_present,
-    record_foreign,
-    runtime_of,
-    withdraw,
-)
+from installer.engines.config_edits import ConfigChange, change_config, configs_of, record_foreign, withdraw
+from installer.engines.config_keys import runtime_of
+from installer.engines.config_texts import DryRun, Texts, digest_of, predict_from_texts, read_present
 from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.engine import EngineState, Proposal
 from installer.model.facts import EngineRow, Facts

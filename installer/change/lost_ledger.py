@@ -17,8 +17,9 @@ from installer.change.references import list_runtimes
 from installer.config_text import Key, Syntax, Tree, WantedKey, leaves, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
-from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
 from installer.engines.config_files import copies_of, walk
+from installer.engines.config_keys import BUILT_IN, RUNTIMES
+from installer.engines.config_texts import syntax_of, text_of, tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host

@@ -16,7 +16,8 @@ from installer.change.ledger import read_saved
 from installer.change.reference_search import ReferenceSearch
 from installer.engines import ENGINES, config_files
 from installer.engines.ask import ASK_S
-from installer.engines.config_edits import holds_ours, text_of
+from installer.engines.config_edits import holds_ours
+from installer.engines.config_texts import text_of
 from installer.engines.containers import (
     COMMENT,
     find_in_use,

@@ -23,13 +23,8 @@ from installer.change.references import find_references, find_taken_over, leads_
 from installer.change.restart import When
 from installer.config_text import flatten
 from installer.engines import ENGINES
-from installer.engines.config_edits import (
-    DryRun,
-    files_without_us,
-    predict_from_texts,
-    toolkit_runtimes,
-    without_us,
-)
+from installer.engines.config_edits import files_without_us, without_us
+from installer.engines.config_texts import DryRun, predict_from_texts, toolkit_runtimes
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
 from installer.model.effective import STANDARD_NAMES, EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState

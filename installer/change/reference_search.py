@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from installer.change.references import list_programs
 from installer.config_text import flatten
 from installer.engines import ENGINES, config_files, list_generating
-from installer.engines.config_edits import tree_of
+from installer.engines.config_texts import tree_of
 from installer.engines.containers import find_paths, leads_to, list_places
 from installer.engines.startup import flags_of, value_of
 from installer.errors import InstallerError

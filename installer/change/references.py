@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from installer.config_text import Key, Tree, flatten, leaves
 from installer.engines import ENGINES
-from installer.engines.config_edits import RUNTIMES, tree_of
+from installer.engines.config_keys import RUNTIMES
+from installer.engines.config_texts import tree_of
 from installer.errors import InstallerError
 from installer.model.effective import BINARY_NAMES, OUR_BINARIES
 from installer.model.facts import ConfigRow, Facts, Reference

@@ -21,7 +21,7 @@ from msgspec import Struct
 from installer.change.install_texts import Candidate, InstallRequest
 from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
 from installer.engines import next_start
-from installer.engines.config_edits import read_present
+from installer.engines.config_texts import read_present
 from installer.engines.reload_plan import serves_as_before
 from installer.errors import InstallerError, Remedy
 from installer.model.effective import EffectiveConfig

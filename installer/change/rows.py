@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from installer.engines.config_edits import ConfigChange, syntax_of, text_of
+from installer.engines.config_edits import ConfigChange
+from installer.engines.config_texts import syntax_of, text_of
 from installer.model.facts import ConfigRow, Record, Saved
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig

@@ -7,7 +7,9 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines.config_edits import DryRun, notes_of, read_present, runtime_of, undo_config, without_us
+from installer.engines.config_edits import notes_of, undo_config, without_us
+from installer.engines.config_keys import runtime_of
+from installer.engines.config_texts import DryRun, read_present
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, is_ours
 from installer.model.engine import EngineState

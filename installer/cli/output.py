@@ -16,7 +16,7 @@ from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install
 from installer.cli.log import say_failed
 from installer.config_text.masked import mask
-from installer.engines.config_edits import syntax_of, text_of
+from installer.engines.config_texts import syntax_of, text_of
 from installer.engines.dry_run import DryRuns
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host

@@ -9,16 +9,10 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Syntax, Tree, Value
 from installer.config_text.change import parse
 from installer.engines.ask import ask as ask_engine
-from installer.engines.config_edits import (
-    RUNTIMES,
-    DryRun,
-    Texts,
-    digest_of,
-    files_without_us,
-    read_configs,
-    runtime_of,
-)
+from installer.engines.config_edits import files_without_us
 from installer.engines.config_files import contents_of, explain_unread, is_outdated, with_configs
+from installer.engines.config_keys import RUNTIMES, runtime_of
+from installer.engines.config_texts import DryRun, Texts, digest_of, read_configs
 from installer.engines.dry_run import ANSWER_S, DryRuns, find_load_errors
 from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import engine_of_row, list_said, with_flags

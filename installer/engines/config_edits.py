@@ -1,56 +1,23 @@
-"""The texts of configs: without us, as wanted with us, and the rows of the ledger that undo them."""
+"""The change of a config at an install, its removal at an undo, and the rows of the ledger for both."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Final, Self, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, WantedKey, leaves, value_at
-from installer.config_text.change import apply, list_missing, parse, undo
+from installer.config_text import Edit, Key, leaves
+from installer.config_text.change import apply, list_missing
 from installer.engines import ENGINES
+from installer.engines.config_keys import DEFAULT, EMPTY, group_of, is_head, runtime_of
+from installer.engines.config_texts import DryRun, Texts, read_present, syntax_of, text_of, tree_of
+from installer.engines.edited_text import EditedText, TextWithoutUs
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, is_ours
-from installer.model.engine import Configs, EngineState, ProposedFile
+from installer.model.engine import EngineState, ProposedFile
 from installer.model.facts import ConfigRow, Facts, Saved
 from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig
-
-EMPTY: Final = "{}"  # the value of an edit that made a table or an object
-DEFAULT: Final = "the default runtime"  # the key that names the default runtime, whatever the engine calls it
-RUNTIMES: Final = "runtimes"  # the table of the runtimes, in all engines
-BUILT_IN: Final = "runc"
-# The settings that make a runtime start a program, spelled without case and underscores.
-STARTS: Final = frozenset({"binaryname", "runtimepath", "runtimetype", "path"})
-Texts: TypeAlias = Mapping[PurePosixPath, File | None]
-# A dry run: returns the settings that an engine would have in force with these texts alone.
-DryRun: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
-
-
-def predict_from_texts(engine: EngineState, texts: Texts) -> EffectiveConfig:
-    """Predict the settings of texts from the texts alone: a ``DryRun`` without a program."""
-    return engine.kind.predict(engine, read_configs(engine, texts))
-
-
-def read_configs(engine: EngineState, files: Texts) -> Configs:
-    """Decode and parse the texts of files; raise for an invalid text."""
-    texts = decode_configs(engine, files)
-    trees = {}
-    for path, text in texts.items():
-        trees[path] = parse(text, syntax_of(path, text, engine.name), name=str(path))
-    return Configs(texts, trees)
-
-
-def decode_configs(engine: EngineState, files: Texts) -> dict[PurePosixPath, str]:
-    """Decode the texts of files, in the order of the engine's reading; raise for a text not in UTF-8."""
-    texts = {}
-    for path in dict.fromkeys((*engine.files, *sorted(files))):
-        file = files.get(path)
-        if file is not None:
-            texts[path] = text_of(file, path)
-    return texts
 
 
 def files_without_us(engine: EngineState, facts: Facts) -> dict[PurePosixPath, File | None]:
@@ -64,20 +31,6 @@ def configs_of(engine: EngineState, facts: Facts) -> Iterator[ConfigRow]:
     for row in facts.record.configs:
         if row.engine == engine.name and not engine.kind.is_copy(row.path):
             yield row
-
-
-def read_present(engine: EngineState, facts: Facts) -> Texts:
-    """Return the present configs of an engine."""
-    return {path: facts.contents.get(path) for path in engine.files}
-
-
-def digest_of(texts: Texts) -> str:
-    """Compute the digest of texts and their paths; a write to a text changes the digest."""
-    digests = []
-    for path, file in texts.items():
-        if file is not None:
-            digests.append((str(path), file.digest))
-    return sha256(repr(sorted(digests)).encode()).hexdigest()
 
 
 def predict_without_our_files(
@@ -99,17 +52,6 @@ def predict_without_our_files(
     return effect
 
 
-class TextWithoutUs(Struct, frozen=True):
-    """A text without our keys, and the edits without a simple undo."""
-
-    text: str = ""
-    edited: tuple[Edit, ...] = ()  # the keys of these edits were changed by others since, and stay
-    orphans: tuple[Key, ...] = ()  # settings of others in a runtime of ours, removed with the runtime
-    # Runtimes edited to start another program, with that program: these runtimes stay as they are.
-    taken_over: Mapping[str, str] = field(default_factory=dict)
-    needed: tuple[Edit, ...] = ()  # edits that stay: an engine needs them to read additions of others
-
-
 class ConfigChange(Struct, frozen=True):
     """The change of a config, and its new row in the ledger."""
 
@@ -118,44 +60,6 @@ class ConfigChange(Struct, frozen=True):
     original: File | None  # the file without us; None if it is saved already
     taken_back: bool = False  # keys of an earlier run are removed, besides keys reported by an engine
     adds: bool = False  # all keys of an earlier run stay, perhaps with others
-
-
-def syntax_of(path: PurePosixPath, text: str, name: str = "") -> Syntax:
-    """Return the syntax of a config by its text, its path, or the usual path of the engine ``name``."""
-    usual = ENGINES[name].config if name in ENGINES else path
-    # A config may have any name, but no TOML begins with a brace.
-    has_brace = text.lstrip("\ufeff \t\r\n").startswith("{")
-    if has_brace or ".json" in (path.suffix, usual.suffix):
-        return Syntax.JSON
-    return Syntax.TOML
-
-
-def text_of(file: File | None, path: PurePosixPath) -> str:
-    """Return the text of a config, "" without a file; raise if the bytes are not UTF-8."""
-    try:
-        return file.content.decode() if file else ""
-    except UnicodeDecodeError as error:
-        problem = f"read {path} (byte {error.start} is not UTF-8)"
-        remedy = "save the file as UTF-8, then run again"
-        raise InstallerError(problem, remedy=remedy, code="config-unusable") from error
-
-
-def tree_of(file: File | None, path: PurePosixPath) -> Tree:
-    """Return the tree of a config, empty without a file; raise if the text is not valid."""
-    text = text_of(file, path)
-    return parse(text, syntax_of(path, text), name=str(path))
-
-
-def toolkit_runtimes(config_toml: str) -> tuple[str, ...]:
-    """List the low-level runtimes in the toolkit's config.toml, preferred first; raise for invalid text."""
-    tree = parse(config_toml, Syntax.TOML, name="config.toml")
-    section = tree.get("nvidia-container-runtime")
-    if not isinstance(section, Mapping):
-        return ()
-    runtimes = section.get("runtimes")
-    if not isinstance(runtimes, list):
-        return ()
-    return tuple(map(str, runtimes))
 
 
 def without_us(path: PurePosixPath, facts: Facts) -> File | None:
@@ -199,7 +103,7 @@ def undo_config(
     for edit in relocate_edits(row, now):
         if not demoted or group_of(edit.key, row.engine) == DEFAULT:
             edits.append(edit)
-    removal = _EditedText.of(now, path, row.syntax, facts).remove(edits)
+    removal = EditedText.of(now, path, row.syntax, facts).remove(edits)
     if row.original is None and not removal.text.strip():
         return None, removal
     return File(removal.text.encode(), now.meta), removal
@@ -239,16 +143,6 @@ def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     if row.syntax is None:  # a file written whole, perhaps of no engine
         return row.edits
     return ENGINES[row.engine].relocate_edits(row.edits, tree_of(now, row.path))
-
-
-def group_of(key: Key, name: str) -> str:
-    """Return the runtime's name in a key, ``DEFAULT`` for the default's key, or the last part of another."""
-    runtime = runtime_of(key)
-    if runtime:
-        return runtime
-    if name in ENGINES and ENGINES[name].is_default_key(key):
-        return DEFAULT
-    return key[-1] if key else ""
 
 
 def holds_ours(row: ConfigRow, now: File) -> bool:
@@ -324,7 +218,7 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
         return ConfigChange(None, row, None)
 
     if row is not None and now is not None and now.digest not in row.ours:
-        base = _EditedText.of(now, path, wanted.syntax, facts).remove(stale).text
+        base = EditedText.of(now, path, wanted.syntax, facts).remove(stale).text
         target, _ = _add_keys(base, wanted)
     model = now or original
     after = File(target.encode(), model.meta if model else Meta())
@@ -447,170 +341,3 @@ def _identify(edit: Edit) -> tuple[Key, str | None]:
     """Return the key set by an edit, with the member of an array if the edit adds a member."""
     member = edit.after if edit.member else None
     return edit.key, member
-
-
-def runtime_of(key: Key) -> str:
-    """Return the runtime's name in a key, "" for any other key."""
-    if RUNTIMES not in key:
-        return ""
-    index = key.index(RUNTIMES) + 1
-    return key[index] if index < len(key) else ""
-
-
-def is_head(key: Key) -> bool:
-    """Tell whether a key only sets how the rest of a text is read."""
-    return key == ("version",) or runtime_of(key) == BUILT_IN
-
-
-class _EditedText(Struct, frozen=True):
-    """A text with edits of ours, and the text before the first edit."""
-
-    text: str
-    original: str
-    syntax: Syntax
-    name: str
-
-    @classmethod
-    def of(cls, now: File, path: PurePosixPath, syntax: Syntax, facts: Facts) -> Self:
-        """Return the present text of a file with its original text."""
-        return cls(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
-
-    def remove(self, edits: Sequence[Edit]) -> TextWithoutUs:
-        """Remove our edits from the text, except edits that have to stay.
-
-        Edits that make an engine read additions of others stay, and so do all edits of a runtime that others
-        have edited to start another program. Which edits these are shows only in the text without our edits:
-        the removal then begins anew, with the other edits.
-
-        Raises:
-            InstallerError: the text is not valid.
-        """
-        removal = self._remove_all(edits)
-        needed = self._find_needed(removal.text, edits)
-        if needed:
-            others = [edit for edit in edits if edit not in needed]
-            return replace(self.remove(others), needed=needed)
-        taken_over = self._find_taken_over(removal, edits)
-        if taken_over:
-            others = [edit for edit in edits if runtime_of(edit.key) not in taken_over]
-            return replace(self.remove(others), taken_over=taken_over)
-        return removal
-
-    def _remove_all(self, edits: Sequence[Edit]) -> TextWithoutUs:
-        """Remove all of our edits from the text; a key stays that others have given another value.
-
-        A runtime that we created, and that starts nothing any more, goes with the settings of others in it.
-        """
-        text, edited = undo(self.text, edits, self.syntax, name=self.name)
-        text, settings = self._remove_orphans(text, edits)
-        edited_keys = {edit.key for edit in edited}
-        orphans = [key for key, value in settings.items() if value or key in edited_keys]
-        edited = tuple(edit for edit in edited if edit.key not in settings)
-        return TextWithoutUs(text, edited, tuple(orphans))
-
-    def _parse(self, text: str) -> Tree:
-        return parse(text, self.syntax, name=self.name)
-
-    def _find_needed(self, text: str, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-        """List the edits needed by additions of others; ``text`` is the text without our edits."""
-        heads = [edit for edit in edits if edit.before is None and is_head(edit.key)]
-        if self.syntax is not Syntax.TOML or not heads:
-            return ()
-
-        tree = self._parse(text)
-        original = self._parse(self.original)
-        needed: dict[Edit, None] = {}
-        for edit in heads:
-            # The table whose meaning the edit changes as a whole: the table of runtimes, which has no
-            # built-in runtime in 1.x, or the whole text: the schema tells an engine how to read the text.
-            table: Key = ()
-            if RUNTIMES in edit.key:
-                table = edit.key[: edit.key.index(RUNTIMES) + 1]
-            value = value_at(tree, table)
-            if value and value != value_at(original, table):
-                needed[edit] = None
-        return tuple(needed)
-
-    def _find_taken_over(self, removal: TextWithoutUs, edits: Sequence[Edit]) -> dict[str, str]:
-        """Map each runtime of ours to the other program that its table was edited to start."""
-        tree = self._parse(removal.text)
-        original = self._parse(self.original)
-        created = _list_created(edits)
-        edited_keys = {edit.key for edit in removal.edited}
-        taken_over = {}
-        for table in _list_runtime_tables(edits):
-            for below, value in _list_starts(value_at(tree, table)):
-                key = (*table, *below)
-                is_new = table in created and value != value_at(original, key)
-                if is_new or key in edited_keys:
-                    taken_over[table[-1]] = str(value)
-        return taken_over
-
-    def _remove_orphans(self, text: str, edits: Sequence[Edit]) -> tuple[str, dict[Key, Value]]:
-        """Remove the runtimes created by us that start nothing without our keys.
-
-        Returns:
-            The text, and the removed settings of others: only these have kept the runtimes in the text.
-        """
-        tree = self._parse(text)
-        settings: dict[Key, Value] = {}
-        tables: set[Key] = set()
-        for key in _list_created(edits):
-            runtime = value_at(tree, key)
-            if not isinstance(runtime, Mapping) or any(_list_starts(runtime)):
-                continue
-            for below, value in leaves(runtime):
-                if value != {}:
-                    settings[*key, *below] = value
-            tables.add(key)
-            tables.update(_list_containers(runtime, key))
-        if not tables:
-            return text, {}
-
-        removals = [WantedKey(key, ABSENT) for key in settings]
-        text, _ = apply(text, removals, self.syntax, name=self.name)
-        return self._remove_empty_tables(text, tables, edits), settings
-
-    def _remove_empty_tables(self, text: str, tables: Collection[Key], edits: Sequence[Edit]) -> str:
-        """Remove the tables of runtimes, then the empty tables above that we have made."""
-        made = [Edit(key, None, EMPTY) for key in sorted(tables, key=len)]
-        above = [edit for edit in edits if edit.after == EMPTY and edit.key not in tables]
-        text, _ = undo(text, [*above, *made], self.syntax, name=self.name)
-        return text
-
-
-def _list_runtime_tables(edits: Iterable[Edit]) -> list[Key]:
-    """List the keys of the runtimes' tables that edits have changed."""
-    tables: dict[Key, None] = {}
-    for edit in edits:
-        if runtime_of(edit.key):
-            tables[edit.key[: edit.key.index(RUNTIMES) + 2]] = None
-    return list(tables)
-
-
-def _list_created(edits: Sequence[Edit]) -> list[Key]:
-    """List the keys of the runtimes created by us."""
-    tables: dict[Key, None] = {}
-    for edit in edits:
-        is_new_table = edit.before is None and edit.after == EMPTY
-        is_runtime = edit.key[-2:-1] == (RUNTIMES,) and edit.key[-1] != BUILT_IN
-        if is_new_table and is_runtime:
-            tables[edit.key] = None
-    return list(tables)
-
-
-def _list_starts(runtime: Value) -> Iterator[tuple[Key, Value]]:
-    """Yield the settings with which a runtime starts a program."""
-    if not isinstance(runtime, Mapping):
-        return
-    for key, value in leaves(runtime):
-        if value and key[-1].lower().replace("_", "") in STARTS:
-            yield key, value
-
-
-def _list_containers(tree: Tree, above: Key) -> Iterator[Key]:
-    """Yield the keys of the tables in a tree below the key ``above``."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield (*above, name)
-            yield from _list_containers(value, (*above, name))

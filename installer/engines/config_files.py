@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines.config_edits import predict_from_texts, tree_of
+from installer.engines.config_texts import predict_from_texts, tree_of
 from installer.engines.reload_notes import FRESH_S
 from installer.engines.startup import WILDCARDS, path_of, value_of
 from installer.errors import InstallerError, NotBegunError, Option, Remedy

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.apis import api_of
 from installer.engines.ask import is_socket_activated
-from installer.engines.config_edits import text_of, toolkit_runtimes
+from installer.engines.config_texts import text_of, toolkit_runtimes
 from installer.engines.engine_api import KeptContainer
 from installer.engines.observe import engine_of_row
 from installer.engines.stopped_units import TASKS

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines.config_edits import Texts, decode_configs, read_configs
 from installer.engines.config_files import contents_of, with_readable_configs
+from installer.engines.config_texts import Texts, decode_configs, read_configs
 from installer.engines.host_reader import Reader
 from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import with_start

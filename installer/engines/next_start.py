@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines.config_edits import toolkit_runtimes
+from installer.engines.config_texts import toolkit_runtimes
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import NAMELESS, EffectiveConfig, is_ours
 from installer.model.engine import EngineState, LiveContainer

@@ -8,14 +8,8 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.engines.config_edits import (
-    Texts,
-    digest_of,
-    predict_from_texts,
-    read_present,
-    tree_of,
-    without_us,
-)
+from installer.engines.config_edits import without_us
+from installer.engines.config_texts import Texts, digest_of, predict_from_texts, read_present, tree_of
 from installer.errors import InstallerError
 from installer.model.effective import NAMELESS, EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import Final
 
-from installer.engines.config_edits import tree_of
+from installer.engines.config_texts import tree_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from installer.engines import ENGINES
 from installer.engines.apis import api_of
-from installer.engines.config_edits import tree_of
+from installer.engines.config_texts import tree_of
 from installer.engines.startup import KILLING, path_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd

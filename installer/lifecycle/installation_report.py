@@ -17,7 +17,8 @@ from installer.config_text.change import list_missing
 from installer.engines import ENGINES
 from installer.engines.ask import ask, is_socket_activated
 from installer.engines.comparison import Comparison, compare_configs
-from installer.engines.config_edits import relocate_edits, text_of
+from installer.engines.config_edits import relocate_edits
+from installer.engines.config_texts import text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.observe import engine_of_row
 from installer.engines.templates import find_template_flaw

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from installer.engines.config_edits import DryRun, predict_from_texts
+from installer.engines.config_texts import DryRun, predict_from_texts
 from installer.errors import InstallerError
 from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record

@@ -14,7 +14,7 @@ from installer.change.plan import Plan, entries_for, plan_install
 from installer.cli.flags import DEFAULT_HOOK
 from installer.engines import ENGINES
 from installer.engines.ask import parse_version
-from installer.engines.config_edits import tree_of
+from installer.engines.config_texts import tree_of
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine import Engine, EngineState
 from installer.model.facts import CdiFacts, DriverFacts, Facts, PayloadFacts, Record, ToolkitFacts

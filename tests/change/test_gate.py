@@ -11,7 +11,7 @@ from installer.change.plan import Plan, plan_install, plan_undo
 from installer.change.references import find_last_references
 from installer.config_text import Syntax
 from installer.engines import ENGINES
-from installer.engines.config_edits import Texts, predict_from_texts
+from installer.engines.config_texts import Texts, predict_from_texts
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags, Runtime, find_disturbances
 from installer.model.engine import EngineState

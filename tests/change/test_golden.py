@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.change.plan import plan_install, plan_undo
 from installer.config_text.change import undo
 from installer.engines import ENGINES
-from installer.engines.config_edits import predict_from_texts, read_present, text_of
+from installer.engines.config_texts import predict_from_texts, read_present, text_of
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import Container, ContainerFacts, Facts, Record

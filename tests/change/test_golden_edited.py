@@ -9,7 +9,7 @@ from installer.change.plan import entries_for, plan_install, plan_undo
 from installer.config_text import WantedKey, same, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
-from installer.engines.config_edits import predict_from_texts, syntax_of, text_of, tree_of
+from installer.engines.config_texts import predict_from_texts, syntax_of, text_of, tree_of
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.effective import find_disturbances

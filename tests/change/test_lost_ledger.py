@@ -15,7 +15,7 @@ from installer.change.plan import Plan, plan_install, plan_undo
 from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply
 from installer.engines import ENGINES
-from installer.engines.config_edits import text_of, tree_of
+from installer.engines.config_texts import text_of, tree_of
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record, ToolkitFacts

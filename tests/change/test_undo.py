@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.change.plan import plan_rollback, plan_undo
 from installer.config_text import leaves
 from installer.engines import ENGINES
-from installer.engines.config_edits import Texts, predict_from_texts, tree_of
+from installer.engines.config_texts import Texts, predict_from_texts, tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig
 from installer.model.engine import EngineState

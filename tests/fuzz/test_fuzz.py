@@ -27,7 +27,7 @@ from installer.cli.app import _call as status
 from installer.cli.demo import CONFIGS
 from installer.config_text.masked import mask
 from installer.engines import ENGINES, cri
-from installer.engines.config_edits import syntax_of, toolkit_runtimes
+from installer.engines.config_texts import syntax_of, toolkit_runtimes
 from installer.engines.containers import list_crio_containers, list_shim_containers
 from installer.engines.crio.config import STATE, read_effective
 from installer.engines.dependencies import is_suse

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, config_files
-from installer.engines.config_edits import predict_from_texts, tree_of
+from installer.engines.config_texts import predict_from_texts, tree_of
 from installer.engines.dry_run import DryRuns
 from installer.engines.k0s import DIRECTORY, MERGED
 from installer.host.files import Host

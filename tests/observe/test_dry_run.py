@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.comparison import compare_configs
-from installer.engines.config_edits import digest_of
+from installer.engines.config_texts import digest_of
 from installer.engines.crio.config import read_effective
 from installer.engines.dry_run import DryRuns, find_start_failures, refuse_changed
 from installer.engines.next_start import explain_losses, explain_moved_places

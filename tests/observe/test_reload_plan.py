@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.change import pending, rows, step_reasons
 from installer.config_text import Tree
 from installer.engines import ENGINES, next_start, reload_notes, reload_plan
-from installer.engines.config_edits import digest_of
+from installer.engines.config_texts import digest_of
 from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.engine import EngineState, Extras, LiveContainer, SeenStart, Started
 from installer.model.facts import ConfigRow, EngineRow, Facts, Record, ToolkitFacts, ToolkitRow

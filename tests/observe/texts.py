@@ -8,7 +8,7 @@ from installer.change.plan import entries_for
 from installer.config_text import Value
 from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
-from installer.engines.config_edits import read_configs
+from installer.engines.config_texts import read_configs
 from installer.model.effective import EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState, Extras, Proposal
 from installer.model.files import File

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.config_text import Tree, value_at
-from installer.engines.config_edits import tree_of
+from installer.engines.config_texts import tree_of
 from installer.engines.docker.config import CONFIG_FLAGS, FEATURES, DockerdModel
 from installer.engines.docker.load import find_load_errors
 from installer.engines.host_reader import Reader

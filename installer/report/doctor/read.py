@@ -17,8 +17,9 @@ from installer.cdi.specification import named_paths, read_devices
 from installer.change.reference_search import SPEC_DIRS, SPEC_SUFFIXES
 from installer.config_text import Tree, value_at
 from installer.engines import ENGINES
-from installer.engines.config_edits import is_hook, tree_of
+from installer.engines.config_edits import is_hook
 from installer.engines.config_files import with_readable_configs
+from installer.engines.config_texts import tree_of
 from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
 from installer.engines.dry_run import DryRuns
 from installer.engines.observe import ask_for, drop_unused, look_elsewhere, look_for, with_process
