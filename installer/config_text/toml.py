@@ -1,8 +1,8 @@
 """The spans of TOML text: where a key's value stands, and where a new key belongs.
 
-Every function takes text that ``load`` has accepted, so nothing here diagnoses; text that is not understood
-is an error all the same. A line is added behind the end of the line before it and removed together with that
-line's end: adding and removing mirror each other.
+Every function takes text accepted by ``load``, so no function explains a mistake in a text; a text not
+understood is an error all the same. A line is added behind the end of the line before, and removed together
+with the end of the line before: adding and removing mirror each other.
 """
 
 import json

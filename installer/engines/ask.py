@@ -1,4 +1,4 @@
-"""The question to an engine on its socket: who answers, and which config is in force."""
+"""Ask an engine on its socket for the config in force, and find the answering process."""
 
 import re
 from pathlib import PurePosixPath

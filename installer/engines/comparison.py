@@ -66,8 +66,8 @@ class Comparison(Struct, frozen=True):
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     """Compare the configs of an engine with its install.
 
-    The configs are read by a dry run, unless they are the texts that the install has verified. With an OCI
-    hook no config is ours: then the directories count in which CRI-O looks for hooks.
+    A dry run reads the configs, except texts verified by the install. With an OCI hook no config is ours:
+    CRI-O's directories of hooks are compared instead.
 
     Raises:
         InstallerError: a config cannot be read.
@@ -157,7 +157,7 @@ def _compare_settings(
     Args:
         host: the node.
         row: the engine's row in the ledger.
-        engine: the engine, with its start and its next start; it was not asked.
+        engine: the engine, not asked yet, with its start and its next start.
         facts: the present configs, and the ledger.
         dry_run: predicts the settings in force with given texts.
     """
@@ -183,9 +183,9 @@ def _find_move(
 
     Args:
         host: the node.
-        engine: the engine, with its start and its next start; it was not asked.
-        contents: the texts of its configs.
-        effect: the config that the engine's program printed for these texts.
+        engine: the engine, not asked yet, with its start and its next start.
+        contents: the texts of the engine's configs.
+        effect: the config printed for these texts by the engine's program.
     """
     if not (engine.kind.is_restarted and effect.told):
         return None

@@ -184,7 +184,7 @@ def _refuse_read_only_cgroups(host: Host, engine: EngineState) -> None:
 def _find_monitor(
     host: Host, engine: EngineState, toolkit: PurePosixPath, before: str
 ) -> PurePosixPath | None:
-    """Find the program that will hold a container: the monitor of its runtime, else the monitor in the PATH.
+    """Find the monitor of the next container: of the runtime's settings, else in the PATH.
 
     Args:
         host: The node.
@@ -200,16 +200,16 @@ def _find_monitor(
     default = engine.served.handlers.get(engine.served.default)
     for runtime in (default or Runtime(), *_list_our_runtimes(engine, toolkit)):
         named = runtime.monitor or _read_monitor(engine.kind, runtime)
-        if named:
-            candidates = [PurePosixPath(named)]
-        else:
+        candidates = [PurePosixPath(named)]
+        if not named:
             candidates = [directory / engine.kind.monitor_program for directory in directories]
         program = next((path for path in candidates if can_be_started(host, path)), None)
-        if program is None and (named or before):
-            flaw = f"{named or before}, which holds each container, is missing or not executable"
-            raise _unable(engine, flaw, "install it again", "engine-not-proven")
         if program is None:
-            return None
+            missing = named or before
+            if not missing:
+                return None
+            flaw = f"{missing}, which holds each container, is missing or not executable"
+            raise _unable(engine, flaw, "install it again", "engine-not-proven")
         monitor = monitor or program
     return monitor
 

@@ -93,21 +93,21 @@ class EngineApi(ABC):
         words: Sequence[str],  # noqa: ARG002
         config: PurePosixPath,  # noqa: ARG002
     ) -> str:
-        """Explain why an engine that systemd stops along with another engine's unit would not start again.
+        """Explain why an engine would not start again after systemd has stopped its unit.
 
-        dockerd is such an engine: docker.service requires containerd.service. Its containers would stay down
-        with it, so the other engine is not restarted. The check runs the engine's own program on the present
-        config, and is for this reason no method of ``Engine``, whose methods are pure.
+        docker.service requires containerd.service: systemd stops dockerd along with containerd. If dockerd
+        would not start again, its containers would stay down, so containerd is not restarted. This method
+        runs the engine's own program, and is therefore no method of ``Engine``: the methods there are pure.
 
         Args:
             host: The node.
-            engine: The engine that is stopped along, as far as known.
-            words: The command line of its process; () if unknown.
-            config: Its root file.
+            engine: The engine to be stopped along with another engine, as far as known.
+            words: The command line of the engine's process; () if unknown.
+            config: The engine's root file.
 
         Returns:
-            The end of a sentence that begins with "cannot", such as "start with /etc/docker/daemon.json
-            (there is no storage-driver x)"; "" if the engine would start, or if that is not known.
+            The end of a sentence after "cannot", for example "start with /etc/docker/daemon.json (there is
+            no storage-driver x)"; "" for an engine able to start, or if unknown.
         """
         return ""
 

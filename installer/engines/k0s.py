@@ -1,4 +1,4 @@
-"""k0s: it generates the config of its containerd from drop-ins that it watches, and restarts containerd."""
+"""k0s: it generates containerd's config from drop-ins, watches the drop-ins, and restarts containerd."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath

@@ -1,4 +1,4 @@
-"""Engines that ``auto`` does not look at: they listen on other sockets than the usual ones."""
+"""Engines not found by ``auto``: they listen on other sockets than the usual sockets."""
 
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath

@@ -1,4 +1,4 @@
-"""FIFOs among the files that an engine reads while it loads: it would wait there for a writer, for ever."""
+"""FIFOs among the files read by an engine while it loads: the engine would wait for a writer for ever."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The reload of an engine: its begin, and the proof that the engine serves what its configs say.
+"""The reload of an engine: the begin, and the proof that the new config is in force.
 
 An engine reads a changed config on a signal, at a restart of its unit, or restarts itself: a class for each.
 """
@@ -120,18 +120,18 @@ class _EngineReload(ABC):
         return self.answer.stopped and bool(systemd.describe_unit_end(self.host, self.engine.unit))
 
     def prove(self) -> bool:
-        """Wait until the engine's config satisfies the step; False if the owner has stopped the engine."""
+        """Wait until the engine's config satisfies the step; False if the owner has stopped the engine.
+
+        Raises:
+            InstallerError: the engine serves other runtimes no more, fails, or does not obey in time.
+        """
         while True:
             may_start_later = self.may_start_later()
             left_s = self.deadline - time.monotonic()
             # The last answer is reported.
             served = self.find_served(timeout_s=max(1.0, min(ASK_S, left_s)))
-            if served is not None and not may_start_later:
-                lost = self.step.lost_in(served)
-                if not lost:
-                    return True
-                if not self.shows_rest_later or time.monotonic() > self.deadline:
-                    raise self.explain_loss(lost)
+            if served is not None and not may_start_later and self.has_kept_others(served):
+                return True
 
             is_hopeless = self.is_hopeless()
             # Asked after that: a unit that stops may have stopped between two questions.
@@ -146,6 +146,17 @@ class _EngineReload(ABC):
             if is_late or (is_hopeless and not may_start_later):
                 raise self.explain_failure(is_late=is_late)
             time.sleep(POLL_S)
+
+    def has_kept_others(self, served: EffectiveConfig) -> bool:
+        """Tell whether an engine with our runtimes serves the runtimes of others as before.
+
+        Raises:
+            InstallerError: runtimes of others are lost, and will not be shown later.
+        """
+        lost = self.step.lost_in(served)
+        if lost and (not self.shows_rest_later or time.monotonic() > self.deadline):
+            raise self.explain_loss(lost)
+        return not lost
 
     def has_kept_everything(self) -> bool:
         """Tell whether the engine has not obeyed, and has in force all that it should have."""
@@ -277,10 +288,10 @@ class _ReloadBySignal(_EngineReload):
         return False
 
     def has_kept_everything(self) -> bool:
-        """Tell whether dockerd has refused the reload of an undo, and has nothing of ours in force.
+        """Tell whether dockerd has refused the reload of an undo that changes nothing in force.
 
-        dockerd refuses each reload while something is in its way that it notices only then. It has nothing to
-        take up if it serves what it served before, and the undo asks for nothing else.
+        dockerd refuses each reload of a config with certain flaws. The refusal does no harm if dockerd serves
+        the same as before, none of our runtimes among it.
         """
         serving = self.answer.serving
         if self.has_reloaded or self.unit_before is not None or not self.patience.may_rest:
@@ -348,10 +359,10 @@ IDLE_POLL_S: Final = 0.1
 
 
 def await_idle(host: Host, engine: EngineState, patience: Patience, *, when_idle: bool = False) -> None:
-    """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
+    """Wait until no container is in state CREATED: a restart strands such a container (gpu-operator#991).
 
-    Our own container is in this state until the end of its start (gpu-operator#456). A container that stays
-    there for longer is stuck already, and no reason to wait for ever.
+    Our own container is in state CREATED until the end of its start (gpu-operator#456). A container in state
+    CREATED for longer is stuck already, and no reason to wait for ever.
 
     Raises:
         NotYetError: ``when_idle`` is true, and the engine goes on creating containers.

@@ -1,8 +1,8 @@
-"""The record of an engine's start: what the engine has read, by the digests of its configs.
+"""The record of an engine's start, with the digests of the configs that the engine has read.
 
-The record is made at an install, and holds as long as systemd's invocation of the unit is the same. It tells
-which configs were edited since the start though a clock has stepped, and though nobody may read the times of
-the engine's process, as in a pod.
+The record is made at an install, and is valid as long as systemd's invocation of the unit is the same. By the
+record the configs edited since the start are known even if a clock has stepped, or if the times of the
+engine's process may not be read, as in a pod.
 """
 
 from pathlib import PurePosixPath

@@ -1,4 +1,4 @@
-"""containerd: config.toml and its drop-ins, by schema version, and what is in force.
+"""containerd: our runtimes in config.toml and its drop-ins, by schema version, and the settings in force.
 
-All of it is pure. Begin with config.py; the schemas are PLUGINS in effective.py.
+All modules are pure. Begin with config.py; the schemas are PLUGINS in effective.py.
 """

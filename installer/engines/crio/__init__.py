@@ -1,4 +1,4 @@
-"""CRI-O: its drop-ins, the settings of its next start, what it refuses when it starts.
+"""CRI-O: the drop-in with our runtimes, the settings of the next start, and the settings refused at a start.
 
-All of it is pure. Begin with config.py.
+All modules are pure. Begin with config.py.
 """

@@ -1,4 +1,4 @@
-"""Docker: daemon.json, what dockerd makes of a reload, its API.
+"""Docker: our runtimes in daemon.json, the effect of a reload, and Docker's API.
 
 config.py is pure. Begin there.
 """
