@@ -35,7 +35,7 @@ print(used.ru_utime + used.ru_stime, Path("/proc/self/status").read_text().parti
 VERB = "from installer.cli.app import main; main(sys.argv[1:])"
 LOOK = """
 from pathlib import PurePosixPath
-from installer.engines.containers import list_shim_containers
+from installer.engines.container_records import (list_shim_containers)
 from installer.host.files import Host
 host = Host.under(PurePosixPath(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF)

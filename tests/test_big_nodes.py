@@ -11,7 +11,7 @@ import pytest
 
 from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply, undo
-from installer.engines.containers import list_shim_containers
+from installer.engines.container_records import list_shim_containers
 from installer.host.files import Host
 from tests.support import preloaded
 from tests.support.big import OURS, config, shims

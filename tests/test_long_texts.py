@@ -19,7 +19,7 @@ from installer.change import observe, references
 from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply, parse, undo
 from installer.config_text.masked import mask
-from installer.engines import containers, microk8s
+from installer.engines import microk8s, toolkit_paths
 from installer.engines.crio import config as crio
 from installer.engines.crio.printed import PrintedConfig
 from installer.errors import InstallerError
@@ -51,7 +51,7 @@ def read_template(text):
     microk8s._fill(text, microk8s._guess_values(parse(text, Syntax.TOML, name="x"), text))
 
 def find_references(text):
-    containers.find_paths(text + TOOLKIT, (TOOLKIT,))
+    toolkit_paths.find_paths(text + TOOLKIT, (TOOLKIT,))
     observe.TOOLKITS.findall(text.encode())
 
 READERS = {

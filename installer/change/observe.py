@@ -18,18 +18,14 @@ from installer.engines import ENGINES, config_files
 from installer.engines.ask import ASK_S
 from installer.engines.config_edits import holds_ours
 from installer.engines.config_texts import text_of
-from installer.engines.containers import (
-    COMMENT,
-    find_in_use,
-    find_substitute_runtime,
-    leads_to,
-    list_hooks,
-    with_live_containers,
-)
+from installer.engines.container_records import with_live_containers
+from installer.engines.containers import find_in_use, list_hooks
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
+from installer.engines.low_level import find_substitute_runtime
 from installer.engines.observe import RunningEngines, drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.reload import with_creating
 from installer.engines.startup import path_of, unit_obstacles
+from installer.engines.toolkit_paths import COMMENT, leads_to
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
 from installer.host.files import Host, entries, text

@@ -19,8 +19,8 @@ from installer.change.references import list_programs
 from installer.config_text import flatten
 from installer.engines import ENGINES, config_files, list_generating
 from installer.engines.config_texts import tree_of
-from installer.engines.containers import find_paths, leads_to, list_places
 from installer.engines.startup import flags_of, value_of
+from installer.engines.toolkit_paths import find_paths, leads_to, list_places
 from installer.errors import InstallerError
 from installer.host.files import Host, is_file, text
 from installer.host.processes import (

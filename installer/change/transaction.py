@@ -19,9 +19,10 @@ from installer.cdi.plan import generated
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan, plan_rollback
 from installer.engines.ask import ask
-from installer.engines.containers import await_created, find_running_containers, find_substitute_runtime
+from installer.engines.containers import await_created, find_running_containers
 from installer.engines.dependencies import refuse_unseen
 from installer.engines.dry_run import refuse_changed
+from installer.engines.low_level import find_substitute_runtime
 from installer.engines.reload import reload, write_once_idle
 from installer.engines.reload_plan import serves_as_before
 from installer.engines.seen_start import complete_row

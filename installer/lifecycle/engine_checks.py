@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
 from installer.engines.ask import ask, is_socket_activated
-from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies
+from installer.engines.low_level import find_low_level_runtime
 from installer.engines.observe import engine_of_row, list_asked
 from installer.errors import InstallerError
 from installer.host import systemd

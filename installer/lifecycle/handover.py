@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from installer.change.ledger import Ledger
 from installer.engines import ENGINES
 from installer.engines.config_files import explain_unwritable
-from installer.engines.containers import find_own_pid
+from installer.engines.container_records import find_own_pid
 from installer.errors import InstallerError, PendingError, UndoIncompleteError
 from installer.host import supervision, unit_jobs
 from installer.host.events import log

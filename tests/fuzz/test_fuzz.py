@@ -28,7 +28,7 @@ from installer.cli.demo import CONFIGS
 from installer.config_text.masked import mask
 from installer.engines import ENGINES, cri
 from installer.engines.config_texts import syntax_of, toolkit_runtimes
-from installer.engines.containers import list_crio_containers, list_shim_containers
+from installer.engines.container_records import list_crio_containers, list_shim_containers
 from installer.engines.crio.config import STATE, read_effective
 from installer.engines.dependencies import is_suse
 from installer.engines.docker import api as dockerd

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.containers import find_in_use, with_live_containers
+from installer.engines.container_records import with_live_containers
+from installer.engines.containers import find_in_use
 from installer.engines.stopped_units import TASKS
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime

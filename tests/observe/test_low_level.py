@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.containers import find_low_level_runtime, find_substitute_runtime
+from installer.engines.low_level import find_low_level_runtime, find_substitute_runtime
 from installer.host.files import Host
 from installer.model.effective import is_oci, is_ours
 from installer.model.facts import CdiRow, Record, ToolkitRow

@@ -1,0 +1,46 @@
+"""Paths that lead to the toolkit: by links, by a script, or named in a text."""
+
+import re
+from collections.abc import Collection
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.host.files import Host, text
+from installer.model.files import Kind, Layout
+
+SCRIPT_BYTES: Final = 64 << 10  # of a script that may start our program
+COMMENT: Final = re.compile(r"(?m)^[^\S\n]*+#.*$")
+
+
+def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
+    """Find the file of the toolkit behind a path: by links, or by a script; None for another file."""
+    home = host.resolve(layout.home)
+    file = host.resolve(path)
+    script = ""
+    if host.kind(file) is Kind.FILE and host.size(file) <= SCRIPT_BYTES:
+        script = text(host, file)
+    named: list[PurePosixPath] = []
+    if script.startswith("#!"):
+        named = find_paths(script, list_places(host, layout))
+
+    files = (file, *map(host.resolve, named))
+    return next((each for each in files if each.is_relative_to(home)), None)
+
+
+def list_places(host: Host, layout: Layout) -> tuple[str, ...]:
+    """List the directories of the toolkit, also behind a link in the place of the install-dir."""
+    directories: list[str] = []
+    for install_dir in dict.fromkeys((layout.install_dir, host.resolve(layout.install_dir))):
+        its_layout = Layout(install_dir)
+        directories += [str(its_layout.toolkit), str(its_layout.home)]
+    return tuple(directories)
+
+
+def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
+    """Find the paths below some directories among the words of a text: YAML, JSON or a script."""
+    text = text.replace("\\/", "/")
+    if not any(place in text for place in places):
+        return []
+    directories = "|".join(map(re.escape, places))  # may contain characters that end a word
+    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{directories})[^\s\0"',:;\[\](){{}}<|>]*"""
+    return [PurePosixPath(word) for word in re.findall(words, COMMENT.sub("", text))]
