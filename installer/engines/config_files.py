@@ -1,7 +1,7 @@
 """The configs of an engine: its root file, its drop-ins and their imports, and how a config is written."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from errno import ENOTDIR, EROFS
 from fnmatch import fnmatchcase
@@ -18,7 +18,7 @@ from installer.host.files import READ_ONLY, Host, is_immutable, is_read_only
 from installer.host.inodes import REMEDIES, is_mount_point
 from installer.host.programs import can_be_started
 from installer.host.systemd import UnitStart
-from installer.model.engine import Engine, EngineState
+from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import ConfigRow
 from installer.model.files import PATH, File, Kind
 from installer.model.options import Places
@@ -76,18 +76,9 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
     if kind.built_in_runtime:
         return replace(engine, files=())
 
-    names: set[PurePosixPath] = set()  # that the engine reads besides its root file
     directory = _find_drop_in_directory(engine)
-    if directory is not None:
-        if kind.drop_ins.pattern:
-            names |= set(_match(host, directory / kind.drop_ins.pattern))
-        elif host.kind(directory) is not Kind.ABSENT:
-            names |= set(walk(host, directory))
-    if kind.drop_ins.imports:
-        names |= set(_find_imports(host, kind, engine.config))
     rendered = kind.find_generated_config(engine.config)
-    names -= {rendered}
-
+    names = _list_names(host, engine, directory) - {rendered}
     files = set()
     for path in names:
         if host.kind(path) is Kind.FILE:
@@ -103,10 +94,24 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         fresh=tuple(_find_fresh(host, (*changed, *engine.edited_inputs))),
         dormant=dormant,
         unreadable=frozenset(path for path in names if _is_unreadable(host, path)),
-        missing_programs=frozenset(_find_gone(host, engine, files)),
+        missing_programs=frozenset(_find_missing_programs(host, engine, files)),
         drop_in_directory=directory,
         rendered=host.read(rendered) if rendered else None,
     )
+
+
+def _list_names(host: Host, engine: EngineState, directory: PurePosixPath | None) -> set[PurePosixPath]:
+    """List the names read by an engine besides its root file: drop-ins in ``directory``, and imports."""
+    drop_ins = engine.kind.drop_ins
+    names: set[PurePosixPath] = set()
+    if directory is not None:
+        if drop_ins.pattern:
+            names.update(_match(host, directory / drop_ins.pattern))
+        elif host.kind(directory) is not Kind.ABSENT:
+            names.update(walk(host, directory))
+    if drop_ins.imports:
+        names.update(_find_imports(host, engine.kind, engine.config))
+    return names
 
 
 def _find_drop_in_directory(engine: EngineState) -> PurePosixPath | None:
@@ -193,7 +198,9 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     return engine
 
 
-def _find_gone(host: Host, engine: EngineState, files: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
+def _find_missing_programs(
+    host: Host, engine: EngineState, files: Iterable[PurePosixPath]
+) -> Iterator[PurePosixPath]:
     """Yield the missing programs named by a running engine's answer and by the engine's configs."""
     kind = engine.kind
     starts = []
@@ -208,23 +215,34 @@ def _find_gone(host: Host, engine: EngineState, files: Iterable[PurePosixPath]) 
     for path in (engine.config, *files):
         with suppress(InstallerError):  # reported where the file is read
             programs += kind.list_programs(tree_of(host.read(path), path))
-
-    # A unit without a PATH has systemd's PATH, as its process has now.
-    directories = next((start.paths for start in starts if "PATH" in start.environment), PATH)
     words: dict[tuple[str, bool], None] = {}
     for word, runs in programs:
         if isinstance(word, str) and word:
             words[word, runs] = None
+
     for name, runs in words:
         program = PurePosixPath(name)
-        if program.is_absolute():
-            is_there = can_be_started(host, program) if runs else host.status(program) is not None
-        else:
-            # A flag such as --conmon may name another program.
-            is_there = not starts or any(start.mentions(program.name) for start in starts)
-            is_there = is_there or any(can_be_started(host, above / program) for above in directories)
-        if not is_there:
+        if not _is_there(host, program, starts, runs=runs):
             yield program
+
+
+def _is_there(host: Host, program: PurePosixPath, starts: Collection[Started], *, runs: bool) -> bool:
+    """Tell whether an engine finds a program: a path, or a name in the PATH.
+
+    Args:
+        host: The node.
+        program: The program.
+        starts: The next start and the present start of the engine, as far as known.
+        runs: The engine runs the program at once; else the file only has to exist.
+    """
+    if program.is_absolute():
+        return can_be_started(host, program) if runs else host.status(program) is not None
+    # A flag such as --conmon may name another program.
+    if not starts or any(start.mentions(program.name) for start in starts):
+        return True
+    # A unit without a PATH has systemd's PATH, as its process has now.
+    directories = next((start.paths for start in starts if "PATH" in start.environment), PATH)
+    return any(can_be_started(host, directory / program) for directory in directories)
 
 
 def _is_unreadable(host: Host, path: PurePosixPath) -> bool:
