@@ -295,13 +295,13 @@ def _create_containers(draft: Draft, key: Key) -> Iterator[Edit]:
 
 def _undo_edit(draft: Draft, edit: Edit) -> bool:
     """Undo an edit; return False if others have given the key another value."""
-    if not edit.key:
+    if not edit.key:  # the edit has begun an empty file
         if not draft.tree:
             draft.text = edit.before or ""
         return True
 
     present, depth = _walk(draft, edit.key)
-    if depth < len(edit.key):
+    if depth < len(edit.key):  # a value that is no container is on the way: the key is gone
         return edit.after is not None
     if present is ABSENT:
         if edit.after is None and edit.before is not None:
@@ -309,11 +309,18 @@ def _undo_edit(draft: Draft, edit: Edit) -> bool:
         return True
     if edit.member:
         return _undo_member(draft, edit, present)
-    if edit.after == "{}" and isinstance(present, dict) and (present or edit.before is None):
-        if edit.before is None:
-            draft.close(edit.key)
-        return True
 
+    is_container = edit.after == "{}" and isinstance(present, dict)
+    if is_container and edit.before is None:
+        draft.close(edit.key)
+        return True
+    if is_container and present:  # in the place of a null, and filled by others since
+        return True
+    return _undo_value(draft, edit, present)
+
+
+def _undo_value(draft: Draft, edit: Edit, present: Any) -> bool:
+    """Undo the edit of a value, or of an empty container; return False if others have changed the value."""
     value = draft.grammar.value
     if edit.before is not None and same(present, value(edit.before)):
         return True

@@ -445,16 +445,20 @@ def _find_flaw_of_registries(text: str, *, is_drop_in: bool) -> str:
     registries = tree.get("registry")
     if not isinstance(registries, list):
         return ""
-    for registry in registries:
-        if not isinstance(registry, dict):
-            return "has a registry that is no table"
-        location = registry.get("location", "")
-        prefix = registry.get("prefix", "")
-        if not location and not str(prefix).startswith("*."):
-            return "has a registry without a location"
-        for place in (location, prefix):
-            if str(place).startswith(("http://", "https://")):
-                return f"has a registry whose location begins with a scheme: {place}"
+    return next(filter(None, map(_find_flaw_of_registry, registries)), "")
+
+
+def _find_flaw_of_registry(registry: object) -> str:
+    """Return the flaw of an entry for a registry; "" for none."""
+    if not isinstance(registry, dict):
+        return "has a registry that is no table"
+    location = registry.get("location", "")
+    prefix = registry.get("prefix", "")
+    if not location and not str(prefix).startswith("*."):
+        return "has a registry without a location"
+    for place in (location, prefix):
+        if str(place).startswith(("http://", "https://")):
+            return f"has a registry whose location begins with a scheme: {place}"
     return ""
 
 
