@@ -24,7 +24,7 @@ from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.low_level import find_substitute_runtime
 from installer.engines.observe import RunningEngines, drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.reload import with_creating
-from installer.engines.startup import path_of, unit_obstacles
+from installer.engines.startup import find_unit_obstacles, path_of
 from installer.engines.toolkit_paths import COMMENT, leads_to
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
@@ -152,7 +152,7 @@ class Node(Struct, frozen=True):
             yield from served_by_image(host)
         yield from access.install_dir_obstacles(host, options.install_dir)
         if not by_cdi:
-            yield from unit_obstacles(host, options, self.engines)
+            yield from find_unit_obstacles(host, options, self.engines)
         yield from find_moved(host, options, self.contents.values())
         for path in sorted(targets):
             try:

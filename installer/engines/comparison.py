@@ -15,13 +15,13 @@ from installer.engines.config_keys import RUNTIMES, runtime_of
 from installer.engines.config_texts import DryRun, Texts, digest_of, read_configs
 from installer.engines.dry_run import ANSWER_S, DryRuns, find_load_errors
 from installer.engines.next_start import explain_moved_places
-from installer.engines.observe import engine_of_row, list_said, with_flags
+from installer.engines.observe import engine_of_row, list_words_and_variables, with_flags
 from installer.engines.startup import (
     explain_overruling,
-    find_lacks,
+    find_missing_requirements,
     find_moves,
-    next_start,
-    places_by_files,
+    list_places_by_files,
+    predict_next_start,
     read_start,
     refuse_move,
 )
@@ -109,9 +109,9 @@ def _read_next_start(host: Host, engine: EngineState) -> tuple[EngineState, str]
     missing_program = ""
     if started is None or engine.kind.is_restarted:
         unit = systemd.look_at_unit(host, engine.unit).start
-        later = next_start(host, engine, unit)
+        later = predict_next_start(host, engine, unit)
         if engine.kind.looks_up_programs:  # the next start needs these programs and the engine's own
-            missing_program = next(find_lacks(host, unit), "")
+            missing_program = next(find_missing_requirements(host, unit), "")
     engine = with_flags(replace(engine, started=started or later, next_start=later))
     return with_configs(host, engine), missing_program
 
@@ -192,7 +192,7 @@ def _find_move(
     answer = ask_engine(host, engine, timeout_s=ANSWER_S)
     if answer.serving is None:
         return None
-    running = replace(engine, serving=answer.serving, places_by_files=places_by_files(engine))
+    running = replace(engine, serving=answer.serving, places_by_files=list_places_by_files(engine))
     move = next(find_moves(running), None)
     if move is not None:
         return refuse_move(running, move)
@@ -204,7 +204,7 @@ def _find_overruling(row: EngineRow, engine: EngineState) -> InstallerError | No
     """Find the conflict of an engine's unit, or of its start, with the wanted default; None for none."""
     options = Options(set_as_default=bool(row.default), runtime_name=row.default or RUNTIME_NAME)
     for start, whose in ((engine.next_start, "its unit starts it"), (engine.started, "it was started")):
-        error = next(explain_overruling(engine.kind, list_said(start), options, whose), None)
+        error = next(explain_overruling(engine.kind, list_words_and_variables(start), options, whose), None)
         if error is not None:
             return error
     return None

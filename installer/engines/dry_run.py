@@ -12,7 +12,7 @@ from installer.engines.config_texts import Texts, decode_configs, read_configs
 from installer.engines.host_reader import Reader
 from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import with_start
-from installer.engines.startup import drop_flags, find_lacks
+from installer.engines.startup import drop_flags, find_missing_requirements
 from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
 from installer.host.files import Host
@@ -345,7 +345,7 @@ def find_start_failures(host: Host, engines: Iterable[EngineState]) -> dict[str,
         now = with_readable_configs(host, engine)
         try:
             contents = contents_of(host, now.files)
-            lacks = find_lacks(host, systemd.look_at_unit(host, engine.unit).start)
+            lacks = find_missing_requirements(host, systemd.look_at_unit(host, engine.unit).start)
             reason = DryRuns(host, contents)(now, contents).fatal or next(lacks, "")
         except InstallerError as error:
             reason = error.problem

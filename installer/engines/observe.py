@@ -33,12 +33,12 @@ from installer.engines.seen_start import with_seen_start
 from installer.engines.startup import (
     explain_overruling,
     find_place,
+    find_process,
     find_refusals,
     flags_of,
-    next_start,
+    list_places_by_files,
     path_of,
-    places_by_files,
-    process_path,
+    predict_next_start,
     read_start,
     values_of,
 )
@@ -173,14 +173,15 @@ def _explain_unused(host: Host, engine: EngineState, others: Iterable[EngineStat
 
 def _explain_overruling(engine: EngineState, options: Options) -> list[InstallerError]:
     """List the flags in conflict with our config, of this start, or else of the next start."""
-    kind = engine.kind
-    started = list(explain_overruling(kind, list_said(engine.started), options, "it was started"))
-    if started:
-        return started
-    return list(explain_overruling(kind, list_said(engine.next_start), options, "its unit starts it"))
+    words = list_words_and_variables(engine.started)
+    conflicts = list(explain_overruling(engine.kind, words, options, "it was started"))
+    if conflicts:
+        return conflicts
+    later_words = list_words_and_variables(engine.next_start)
+    return list(explain_overruling(engine.kind, later_words, options, "its unit starts it"))
 
 
-def list_said(start: Started | None) -> tuple[str, ...]:
+def list_words_and_variables(start: Started | None) -> tuple[str, ...]:
     """Return the words and the variables of a start, () for an unknown start."""
     if start is None:
         return ()
@@ -375,7 +376,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     """Fill in the facts of an engine's start and next start, and a reason not to restart the engine."""
     if unit is None:
         unit = systemd.look_at_unit(host, engine.unit)
-    later = next_start(host, engine, unit.start)  # by an edited unit, perhaps after our end
+    later = predict_next_start(host, engine, unit.start)  # by an edited unit, perhaps after our end
     start = later if engine.stopped else engine.started
     paths: dict[tuple[PurePosixPath, ...], None] = {}
     for each in (start, later):
@@ -396,13 +397,13 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     if not engine.kind.is_restarted:
         return engine
     reasons = chain(
-        find_refusals(host, engine, unit.start, process_path(host, engine, unit)),
+        find_refusals(host, engine, unit.start, find_process(host, engine, unit)),
         explain_inputs(host, engine),
         explain_template(host, engine),
         explain_stopped_units(host, engine, unit),
     )
     reason = next(reasons, None)
-    return replace(engine, places_by_files=places_by_files(engine), not_restarted=reason)
+    return replace(engine, places_by_files=list_places_by_files(engine), not_restarted=reason)
 
 
 def with_flags(engine: EngineState) -> EngineState:

@@ -16,7 +16,7 @@ from installer.engines.apis import api_of
 from installer.engines.ask import ASK_S, ask
 from installer.engines.config_files import write_config
 from installer.engines.reload_plan import postpone, serves_as_before
-from installer.engines.startup import unit_obstacle, without_unit
+from installer.engines.startup import find_unit_obstacle, refuse_without_unit
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
@@ -210,7 +210,7 @@ class _ReloadByRestart(_EngineReload):
     def begin(self, patience: Patience) -> None:
         """Restart the unit."""
         if not self.engine.unit:
-            raise without_unit(self.engine, "it runs outside any systemd service")
+            raise refuse_without_unit(self.engine, "it runs outside any systemd service")
         self.unit_before = unit_jobs.restart(self.host, self.engine.unit, patience)
 
 
@@ -249,7 +249,7 @@ class _ReloadBySignal(_EngineReload):
         if isinstance(peer, processes.Peer):
             processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.kind.process}))
         elif isinstance(peer, processes.Unseen):
-            obstacle = unit_obstacle(self.host, engine)
+            obstacle = find_unit_obstacle(self.host, engine)
             if obstacle is not None:
                 raise obstacle
             unit_jobs.reload(self.host, engine.unit, timeout_s=patience.start_s)

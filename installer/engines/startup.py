@@ -122,7 +122,7 @@ def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
 
     ``unit`` is the engine's own unit if the caller has read the unit.
     """
-    process = process_path(host, engine, unit)
+    process = find_process(host, engine, unit)
     if process is None:
         return None
     words = _strings(process / "cmdline")
@@ -139,7 +139,7 @@ def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     return Started(words[1:], kept, words[0], began_s, guessed)
 
 
-def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Started | None:
+def predict_next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Started | None:
     """Predict the next start of an engine from its unit, perhaps by env or nice; None if unknown."""
     try:
         environment = _pairs(unit.environment)
@@ -198,7 +198,7 @@ def drop_flags(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
             next(remaining, "")
 
 
-def process_path(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Path | None:
+def find_process(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Path | None:
     """Return the process of an engine as its directory of /proc; None for an unseen process."""
     if engine.pid is not None:
         return Path("/proc", str(engine.pid))
@@ -239,7 +239,7 @@ def find_refusals(
     override = f"in an override of {name} and daemon-reload"
     if unit.masked:
         yield refuse(f"its unit {name} is masked", f"run systemctl unmask {name} on the node")
-    for lack in find_lacks(host, unit):
+    for lack in find_missing_requirements(host, unit):
         yield refuse(f"{name} would not start it again: {lack}", f"correct {name}, or what it needs")
     for setting in unit.refuses:
         remedy = f"set RefuseManualStop=no and RefuseManualStart=no {override}"
@@ -276,7 +276,7 @@ def refuse_move(engine: EngineState, move: str) -> InstallerError:
     )
 
 
-def find_lacks(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
+def find_missing_requirements(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
     """Yield the missing requirements of a unit's start."""
     if unit.gone:
         yield "its unit file is gone"
@@ -400,7 +400,7 @@ def _list_place_flags(kind: Engine) -> dict[str, tuple[str, ...]]:
     return flags_by_place
 
 
-def places_by_files(engine: EngineState) -> frozenset[str]:
+def list_places_by_files(engine: EngineState) -> frozenset[str]:
     """Return the places left to the engine's configs: the places without a flag, if known."""
     now, later = _list_words(engine)
     words = now if later is None else later
@@ -410,28 +410,30 @@ def places_by_files(engine: EngineState) -> frozenset[str]:
     return frozenset(place for place, flags in places.items() if value_of(words, flags) is None)
 
 
-def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
+def find_unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
     """Find the obstacle to a reload of an engine, before any change; None for no obstacle."""
     by_signal = engine.kind.reads_config_on_signal
     if engine.kind.restarts_itself or (by_signal and engine.pid is not None):
         return None
     if not engine.unit:
-        return without_unit(engine, "it runs outside any systemd service")
+        return refuse_without_unit(engine, "it runs outside any systemd service")
     try:
         state = systemd.read_unit(host, engine.unit)
     except InstallerError as error:
         if by_signal:
-            return without_unit(engine, error.problem)
+            return refuse_without_unit(engine, error.problem)
         return error
     # Restarting another unit than the engine's own would start a second engine beside the present one.
     if state.active != "active":
-        return without_unit(engine, f"its unit {engine.unit} is {state.active}, so another process answers")
+        return refuse_without_unit(
+            engine, f"its unit {engine.unit} is {state.active}, so another process answers"
+        )
     if by_signal and not state.can_reload:
-        return without_unit(engine, f"its unit {engine.unit} has no ExecReload")
+        return refuse_without_unit(engine, f"its unit {engine.unit} has no ExecReload")
     return None
 
 
-def unit_obstacles(
+def find_unit_obstacles(
     host: Host, options: Options, engines: Iterable[EngineState]
 ) -> tuple[InstallerError, ...]:
     """Return the reasons why serving engines could not be reloaded; none with --restart-mode none."""
@@ -441,13 +443,13 @@ def unit_obstacles(
     for engine in engines:
         if not engine.serving:
             continue
-        obstacle = unit_obstacle(host, engine)
+        obstacle = find_unit_obstacle(host, engine)
         if obstacle is not None:
             obstacles.append(obstacle)
     return tuple(obstacles)
 
 
-def without_unit(engine: EngineState, reason: str) -> InstallerError:
+def refuse_without_unit(engine: EngineState, reason: str) -> InstallerError:
     """Make the error of an engine that cannot be reloaded by its unit."""
     if engine.pid is not None:
         remedy: str = Remedy(

@@ -263,7 +263,7 @@ def test_what_a_unit_needs_and_would_not_find_is_told_and_the_rest_left_alone(
 def test_places_that_files_give_are_those_without_a_flag() -> None:
     cases = ((), ("--root", "/x")), (("--state=/x", "-a", "/y"), None), (None, None)
 
-    assert [{*startup.places_by_files(started(*each))} for each in cases] == [
+    assert [{*startup.list_places_by_files(started(*each))} for each in cases] == [
         {"state", "address"},
         {"root"},
         set(),
@@ -333,7 +333,7 @@ def test_why_an_engine_could_not_be_reloaded(
     host: Host, tmp_path: Path, engine: EngineState, unit: FakeUnit | None, said: str
 ) -> None:
     with on_bus(tmp_path, FakeSystemd({engine.unit: unit})) if unit else nullcontext():
-        found = startup.unit_obstacle(host, engine)
+        found = startup.find_unit_obstacle(host, engine)
 
     told = f"{found.problem}; {found.remedy}" if found else ""
     assert told.startswith(said) if unit is None else told == said
@@ -346,7 +346,9 @@ def test_only_engines_that_serve_and_are_reloaded_need_a_unit(host: Host) -> Non
     serves = replace(stopped, serving=SERVING)
     cases = [*((mode, serves) for mode in RestartMode), (RestartMode.AUTO, stopped)]
 
-    needy = [mode for mode, each in cases if startup.unit_obstacles(host, Options(restart_mode=mode), [each])]
+    needy = [
+        mode for mode, each in cases if startup.find_unit_obstacles(host, Options(restart_mode=mode), [each])
+    ]
 
     assert needy == [RestartMode.AUTO, RestartMode.WHEN_IDLE]
 

@@ -27,8 +27,8 @@ from installer.engines.containerd.effective import (
     binary_of,
     list_imports,
     major,
+    make_own_import,
     merge,
-    own_import,
     schema_of,
     understand,
 )
@@ -304,7 +304,7 @@ class _Draft(Struct, frozen=True):
 
         is_imported = any(target.match(str(pattern)) for pattern in list_imports(path, self.config.tree))
         if not is_imported:
-            pattern = own_import(target)
+            pattern = make_own_import(target)
             self._refuse_dormant_files(pattern)
             head = (*head, WantedKey(("imports",), str(pattern), member=True))
         files = [ProposedFile(target, Syntax.TOML, tuple(wanted_keys))]

@@ -195,7 +195,7 @@ def list_imports(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
     return [config.parent / str(pattern) for pattern in imports]
 
 
-def own_import(drop_in: PurePosixPath) -> PurePosixPath:
+def make_own_import(drop_in: PurePosixPath) -> PurePosixPath:
     """Return the import for a drop-in of ours, present or missing."""
     # Not *.toml: files not imported so far must stay dormant. Not the bare name: an import of a missing file
     # is fatal (engine-facts.md#containerd-imports).

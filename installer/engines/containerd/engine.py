@@ -93,7 +93,7 @@ class Containerd(Engine):
 
     def find_own_import(self, drop_in: PurePosixPath) -> PurePosixPath | None:
         """Return the pattern by which the root file imports our drop-in, and only our drop-in."""
-        return effective.own_import(drop_in)
+        return effective.make_own_import(drop_in)
 
     def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
         """Find the errors by which CRI would not load, though ``config dump`` accepts the texts."""

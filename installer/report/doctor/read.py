@@ -24,7 +24,7 @@ from installer.engines.dependencies import Dependencies, driver_root, find_depen
 from installer.engines.dry_run import DryRuns
 from installer.engines.observe import ask_for, drop_unused, look_elsewhere, look_for, with_process
 from installer.engines.other_engines import find_other_engines
-from installer.engines.startup import find_lacks, find_moves, path_of, value_of
+from installer.engines.startup import find_missing_requirements, find_moves, path_of, value_of
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host import systemd
@@ -670,7 +670,7 @@ def _examine(host: Host, options: Options, kind: Engine) -> model.EngineExam | N
 def _find_next_flaws(host: Host, options: Options, engine: EngineState, unit: systemd.Unit) -> Iterator[str]:
     """Yield the flaws of the engine's next start."""
     kind = engine.kind
-    for lack in find_lacks(host, unit.start):
+    for lack in find_missing_requirements(host, unit.start):
         yield f"{engine.unit} would not start it again: {lack}"
 
     serves_nvidia = kind.built_in_runtime in engine.served.handlers
