@@ -8,12 +8,13 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.config_text import Tree
 from installer.engines.config_edits import without_us
 from installer.engines.config_texts import Texts, digest_of, predict_from_texts, read_present, tree_of
 from installer.errors import InstallerError
 from installer.model.effective import NAMELESS, EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState
-from installer.model.facts import Facts, Record
+from installer.model.facts import Facts, Pending, Record
 from installer.model.files import File
 
 FRESH_S: Final = 30.0  # after an edit, for whoever restarts the engine because of it
@@ -23,6 +24,8 @@ TAKEN_BY_A_RELOAD: Final = frozenset((
     "labels", "live-restore", "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts",
     "registry-mirrors", "shutdown-timeout",
 ))  # fmt: skip
+# What may be pending of an engine that has read all keys of its config that a reload takes up.
+READ_ALL: Final = (None, Pending.CDI_AT_NEXT_START, Pending.CDI_UNSUPPORTED)
 
 
 def explain_changes(
@@ -74,15 +77,59 @@ def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> 
         if not engine.kind.reads_config_on_signal:
             yield f"{path} was changed after the start of {engine.title}: its restart brings that into force"
             continue
-        in_force = engine.serving.settings if engine.serving is not None else {}
-        tree = tree_of(file, path)
-        keys = []
-        for key in sorted(TAKEN_BY_A_RELOAD & tree.keys()):
-            if key not in in_force or tree[key] != in_force[key]:
-                keys.append(key)
-        if keys:
-            names = ", ".join(keys)
-            yield f"{path} was changed after the start of {engine.title}: its reload takes up {names}, too"
+        effect = _describe_reload(engine, facts, path, tree_of(without_us(path, facts), path))
+        if effect:
+            yield f"{path} was changed after the start of {engine.title}: its reload {effect}"
+
+
+def _describe_reload(engine: EngineState, facts: Facts, path: PurePosixPath, tree: Tree) -> str:
+    """Describe which keys of a config a reload takes up besides ours; "" for none.
+
+    What is in force is told by the engine for some keys, and for the others by the text that the last install
+    has found: the engine has read that text. Without such a text a reload may take up the key.
+
+    Args:
+        engine: the engine, as it runs.
+        facts: the facts about the node.
+        path: the config.
+        tree: the keys of the config without ours.
+    """
+    in_force = engine.serving.settings if engine.serving is not None else {}
+    last_read = _find_last_read(engine, facts, path)
+    changed = []
+    unknown = []
+    for key in sorted(TAKEN_BY_A_RELOAD & tree.keys()):
+        if key in in_force:
+            is_changed = tree[key] != in_force[key]
+        elif last_read is not None:
+            is_changed = key not in last_read or tree[key] != last_read[key]
+        else:
+            unknown.append(key)
+            continue
+        if is_changed:
+            changed.append(key)
+
+    effects = []
+    if changed:
+        effects.append(f"takes up {', '.join(changed)}")
+    if unknown:
+        effects.append(f"may take up {', '.join(unknown)}")
+    if not effects:
+        return ""
+    return f"{' and '.join(effects)}, too"
+
+
+def _find_last_read(engine: EngineState, facts: Facts, path: PurePosixPath) -> Tree | None:
+    """Return the keys of others in the text that an engine has read for the last install; None if unknown."""
+    engine_row = facts.record.engine(engine.name)
+    config_row = facts.record.config(path)
+    if engine_row is None or config_row is None or engine_row.pending not in READ_ALL:
+        return None
+    if not facts.record.finished or path in facts.lost:
+        return None
+    with suppress(InstallerError):
+        return tree_of(facts.originals.get(path), path)
+    return None
 
 
 def _find_new_settings(engine: EngineState) -> Iterator[str]:

@@ -8,12 +8,21 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change import pending, rows, step_reasons
-from installer.config_text import Tree
+from installer.config_text import Syntax, Tree
 from installer.engines import ENGINES, next_start, reload_notes, reload_plan
 from installer.engines.config_texts import digest_of
 from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.engine import EngineState, Extras, LiveContainer, SeenStart, Started
-from installer.model.facts import ConfigRow, EngineRow, Facts, Record, ToolkitFacts, ToolkitRow
+from installer.model.facts import (
+    ConfigRow,
+    EngineRow,
+    Facts,
+    Pending,
+    Record,
+    Saved,
+    ToolkitFacts,
+    ToolkitRow,
+)
 from installer.model.files import File, Layout
 from installer.model.steps import Reload, WriteConfig
 
@@ -299,29 +308,76 @@ def test_what_others_have_changed_since_a_start_is_named_without_its_values() ->
     assert changed not in told(Record(configs=(ours,)), _dumped(False, "runc")), "as we wrote it"
 
 
+FEATURES: Tree = {"containerd-snapshotter": False}
+
+
 @pytest.mark.parametrize(
-    ("config", "names"),
+    ("config", "effect"),
     [
         ({"live-restore": True, "debug": False, "labels": ["a=b"]}, ""),
-        ({"live-restore": False, "debug": True, "labels": []}, "debug, labels, live-restore"),
-        ({"debug": False, "shutdown-timeout": 15}, "shutdown-timeout"),
+        ({"live-restore": False, "debug": True, "labels": []}, "takes up debug, labels, live-restore"),
+        ({"debug": False, "features": FEATURES}, "may take up features"),
+        (
+            {"debug": True, "features": FEATURES, "shutdown-timeout": 15},
+            "takes up debug and may take up features, shutdown-timeout",
+        ),
         ({"log-driver": "json-file"}, ""),
     ],
-    ids=["in force", "changed", "not known", "not taken up"],
+    ids=["in force", "changed", "not known", "changed and not known", "not taken up"],
 )
 def test_a_reload_of_docker_names_the_keys_that_may_differ_from_those_in_force(
-    config: Tree, names: str
+    config: Tree, effect: str
 ) -> None:
-    in_force: Tree = {"live-restore": True, "debug": False, "labels": ["a=b"]}
-    docker = engine("docker", EffectiveConfig({"runc": Runtime()}, "runc", settings=in_force))
-    docker = replace(docker, changed=(docker.config,))
+    docker = _edited_docker()
     contents = {docker.config: File(json.dumps(config).encode())}
     facts = Facts((docker,), contents, {}, frozenset(), ToolkitFacts(), Record())
 
     told = [*reload_notes.explain_changes(docker, None, facts, {"nvidia"})]
 
-    start = f"{docker.config} was changed after the start of Docker: its reload takes up"
-    assert told == ([f"{start} {names}, too"] if names else [])
+    start = f"{docker.config} was changed after the start of Docker: its reload"
+    assert told == ([f"{start} {effect}, too"] if effect else [])
+
+
+@pytest.mark.parametrize(
+    ("row", "record", "config", "effect"),
+    [
+        ({}, {}, {"features": FEATURES}, ""),
+        ({}, {}, {"features": {**FEATURES, "buildkit": True}}, "takes up features"),
+        ({}, {}, {"features": FEATURES, "shutdown-timeout": 15}, "takes up shutdown-timeout"),
+        ({"pending": Pending.CDI_AT_NEXT_START}, {}, {"features": FEATURES}, ""),
+        ({"pending": Pending.RESTART_BY_OWNER}, {}, {"features": FEATURES}, "may take up features"),
+        ({}, {"finished": False}, {"features": FEATURES}, "may take up features"),
+    ],
+    ids=["the same", "changed", "added", "CDI is pending", "was never read", "was not finished"],
+)
+def test_a_reload_of_docker_leaves_out_the_keys_that_the_last_install_has_found_as_they_are(
+    row: dict[str, Any], record: dict[str, Any], config: Tree, effect: str
+) -> None:
+    docker = _edited_docker()
+    original = File(json.dumps({"features": FEATURES}).encode())
+    text = File(json.dumps(config).encode())
+    engine_row = EngineRow("docker", docker.socket, "", {}, **row)
+    config_row = ConfigRow("docker", docker.config, Syntax.JSON, Saved.of(original), ("other",), ())
+    held = Record(engines=(engine_row,), configs=(config_row,), finished=True)
+    facts = Facts(
+        (docker,),
+        {docker.config: text},
+        {docker.config: original},
+        frozenset(),
+        ToolkitFacts(),
+        replace(held, **record),
+    )
+
+    told = [*reload_notes.explain_changes(docker, None, facts, {"nvidia"})]
+
+    start = f"{docker.config} was changed after the start of Docker: its reload"
+    assert told == ([f"{start} {effect}, too"] if effect else [])
+
+
+def _edited_docker() -> EngineState:
+    in_force: Tree = {"live-restore": True, "debug": False, "labels": ["a=b"]}
+    docker = engine("docker", EffectiveConfig({"runc": Runtime()}, "runc", settings=in_force))
+    return replace(docker, changed=(docker.config,))
 
 
 CRUN = Runtime("/usr/bin/crun", {"runtime_root": "/run/crun"})
