@@ -392,6 +392,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         inputs=digest_inputs(host, engine),
         edited_inputs=tuple(list_edited_inputs(host, engine)),
         replaced=is_replaced(host, engine),
+        unit_unread=unit.needs_daemon_reload,
         unit_edited=is_unit_edited(host, engine, unit.start),
     )
     if not engine.kind.is_restarted:

@@ -60,8 +60,13 @@ def explain_changes(
     if settings:
         names = ", ".join(settings)
         yield f"{engine.unit} was changed after {its_start}: its restart takes up {names}"
-    elif engine.unit_edited:
+    elif engine.unit_edited and not engine.unit_unread:
         yield f"{engine.unit} was changed after {its_start}: its restart brings that into force"
+    if engine.unit_unread:
+        yield (
+            f"{engine.unit} was changed on disk, and systemd uses that only after systemctl daemon-reload: "
+            f"the restart of {engine.title} does not bring that into force"
+        )
     if engine.serving is not None and after is not None and after.rest_digest:
         for name in sorted(after.handlers.keys() - engine.serving.handlers.keys() - {*ours}):
             yield f"the restart of {engine.title} adds the runtime {name}, which others have defined"

@@ -384,6 +384,8 @@ class Unit(Struct, frozen=True):
     result: str = ""  # "success" while a service runs well
     reload_result: str = ""
     began_s: float | None = None  # when the main process began, in seconds of the wall clock; None for none
+    # The unit's files were changed on disk since systemd has read them.
+    needs_daemon_reload: bool = False
     listens: tuple[str, ...] = ()  # the addresses of a socket unit
     start: UnitStart = UnitStart()
     # The units that systemd stops along with this unit, each with its own setting.
@@ -404,6 +406,7 @@ class Unit(Struct, frozen=True):
             result=str(answer.get("Result", "")),
             reload_result=str(answer.get("ReloadResult", "")),
             began_s=int(answer.get("ExecMainStartTimestamp", 0)) / 1e6 or None,
+            needs_daemon_reload=bool(answer.get("NeedDaemonReload")),
             listens=tuple(str(address) for _, address in answer.get("Listen", ())),
             start=UnitStart.of(answer),
             stops_along=tuple(_list_stops_along(answer)),

@@ -240,6 +240,7 @@ ACTS: dict[str, list[Act]] = {
         unit("k3s", "activating/auto-restart/exit-code"),
         unit("crio", FAILED),
         written("/etc/k0s/containerd.d/nvidia.toml", "version = 2\n") & unit("k0sworker", FAILED),
+        warn(engine("containerd", unit_state=RUNS, unit_unread=True)),
     ],
     "engine-kind": [warn(engine("docker", other_engine_reason="Podman answers on it"))],
     "other-engines": [

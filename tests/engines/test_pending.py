@@ -199,6 +199,29 @@ def test_what_others_have_added_since_the_start_is_named_and_goes_on(containerd_
 
 
 @pytest.mark.sampled(16)
+def test_a_unit_that_systemd_has_not_read_again_is_told_and_not_brought_into_force(
+    containerd_node: Node,
+) -> None:
+    node = containerd_node
+    node.write("/etc/systemd/system/containerd.service.d/unread.conf", "[Service]\nEnvironment=UNREAD=1\n")
+    note = (
+        "containerd.service was changed on disk, and systemd uses that only after systemctl daemon-reload: "
+        "the restart of containerd does not bring that into force"
+    )
+
+    plan = node.installer("plan", *SOURCE, "--json")
+    installed = node.installer("install", *SOURCE, check=True)
+    doctor = node.installer("doctor")
+    undone = node.installer("uninstall", check=True)
+
+    assert note in json.loads(plan.stdout)["notes"]
+    assert note in installed.stderr
+    assert note in undone.stderr
+    assert "changed on disk, and not read by systemd since: containerd.service" in doctor.stdout
+    assert "UNREAD" not in node.run(["cat", f"/proc/{node.pid_of('containerd')}/environ"]).stdout
+
+
+@pytest.mark.sampled(16)
 def test_a_text_that_is_written_again_or_read_by_a_reboot_keeps_nothing_from_going_on(
     containerd_node: Node,
 ) -> None:

@@ -293,6 +293,12 @@ def test_what_others_have_changed_since_a_start_is_named_without_its_values() ->
         facts = Facts((running,), contents, {}, frozenset(), ToolkitFacts(), held)
         return [*reload_notes.explain_changes(running, after, facts, {"nvidia"})]
 
+    unread = replace(running, unit_unread=True)
+    facts = Facts((unread,), contents, {}, frozenset(), ToolkitFacts(), Record())
+    assert [*reload_notes.explain_changes(unread, None, facts, {"nvidia"})][-1] == (
+        "containerd.service was changed on disk, and systemd uses that only after systemctl daemon-reload: the "
+        "restart of containerd does not bring that into force"
+    )
     row = EngineRow("containerd", running.socket, "", {}, proven=digest_of(contents))
     changed, *others = told(Record(), _dumped(False, "runc", "kata", "nvidia"))
     assert (

@@ -122,6 +122,9 @@ def check_engine_ready(node: Node) -> Verdict:
     return judge_engines(node, find_flaw, "ready")
 
 
+DAEMON_RELOAD: Final = "`systemctl daemon-reload`, then restart the engine at a time of your choice"
+
+
 def check_engine_unit(node: Node) -> Verdict:
     states = {exam.unit: exam.unit_state for exam in node.engines if exam.unit_state}
     down = list(_describe_units_down(node, UNITS - states.keys()))
@@ -132,8 +135,12 @@ def check_engine_unit(node: Node) -> Verdict:
     for unit, state in states.items():
         if not state.startswith("active"):
             inactive.append(f"{unit} is {state}")
+    wrong = inactive + down
+    unread = [exam.unit for exam in node.engines if exam.unit_unread]
+    if unread and not wrong:
+        return warn(f"changed on disk, and not read by systemd since: {list_words(unread)}", DAEMON_RELOAD)
     fine = list_words([f"{unit} is active" for unit in states])
-    return judge(inactive + down, "", fine)
+    return judge(wrong, "", fine)
 
 
 def _describe_units_down(node: Node, names: Collection[str]) -> Iterator[str]:
