@@ -98,8 +98,8 @@ MEANINGS: Final = {
     "the NRI plugin for.",
     "nri_plugin_ends_total": "Times that the NRI plugin has died, or hung and was ended, since run was "
     "started.",
-    WAITING: "1 while run waits before it changes the node, such as for its owner to restart an engine, by the "
-    "code of the reason.",
+    WAITING: "1 while run waits before it changes the node, such as for its owner to restart an engine, by "
+    "the code of the reason.",
     "turn_held": "1 while this node has, or asks for, a turn to restart an engine, else 0.",
     "undo_pending": "1 while an undo waits, such as for containers that use our runtimes, else 0.",
     "last_look_timestamp_seconds": "When these metrics were taken: at an install, a failure or a check.",
