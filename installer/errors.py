@@ -123,7 +123,7 @@ class StoppedError(InstallerError):
     usual = "stopped"
 
     def __init__(self) -> None:
-        super().__init__("finish (a signal asked to stop)", remedy="run again when the node is ready")
+        super().__init__("finish (stopped by a signal)", remedy="run it again")
 
 
 class LockedError(InstallerError):

@@ -1,10 +1,13 @@
 """The command line as a person and as a program meet it."""
 
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,9 +45,11 @@ def taken_by(verb: str) -> list[Flag]:
     return [flag for flag in FLAGS if flag.field in {each.name for each in program.commands[verb].params}]
 
 
+WIDE = {**preloaded.ENVIRONMENT, "COLUMNS": "200"}
+
+
 def call(*words: str, **environment: str) -> preloaded.Done:
-    wide = {**preloaded.ENVIRONMENT, "COLUMNS": "200", **environment}
-    return preloaded.run([sys.executable, "-m", "installer", *words], wide)
+    return preloaded.run([sys.executable, "-m", "installer", *words], WIDE | environment)
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -228,8 +233,15 @@ def test_a_flag_hides_all_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ("stauts", {}, "No such command 'stauts'."),
         ("status --ready --alive", {}, "Give --ready or --alive, not both."),
-        ("install", {"RETRY": "maybe"}, "'TOOLKIT_INSTALLER_RETRY'): 'maybe' is not"),
-        ("run", {"TIMEOUT": "soon"}, "'soon' is not a valid float."),
+        (
+            "--runtime docker install",
+            {},
+            "Write --runtime after the verb: toolkit-installer VERB --runtime ...",
+        ),
+        ("doctor --toolkit-source /x", {}, "doctor takes no --toolkit-source."),
+        ("install --runtme docker", {}, "Did you mean one of: '--mount', '--runtime', '--runtime-name'?"),
+        ("install", {"RETRY": "maybe"}, "'TOOLKIT_INSTALLER_RETRY'): 'maybe' is neither true nor false."),
+        ("run", {"TIMEOUT": "soon"}, "'soon' is not a number."),
         ("run", {"RUNTIME": "docker,x"}, "'x' is not one of"),
         ("status --mount x", {}, "cannot mount 'x'; write --mount HOST=HERE"),
         ("plan --socket foo=/x --log-format text", {}, "cannot tell which engine --socket foo=/x is for; "),
@@ -243,6 +255,36 @@ def test_what_makes_no_sense_is_said_in_a_sentence_and_is_code_2(
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_name_of_two_words_is_no_name_of_a_runtime() -> None:
+    done = call("plan", "--runtime-name", "nv idia")
+
+    assert done.returncode == 2
+    assert "choose a word that no other runtime has for its name" in done.stderr
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm"}], ids=str)
+def test_colours_are_for_a_terminal_that_has_them_and_a_user_who_wants_them(
+    host: dict[str, str], variables: dict[str, str]
+) -> None:
+    shown = b""
+    for verb in ("plan", "install"):
+        child, terminal = pty.fork()
+        if not child:
+            os.execve(
+                sys.executable,
+                [sys.executable, "-m", "installer", verb],
+                {**WIDE, **host, **variables, "TOOLKIT_INSTALLER_LOG_FORMAT": "auto"},
+            )
+        with suppress(OSError):  # the terminal of a process that has ended
+            while some := os.read(terminal, 1 << 16):
+                shown += some
+        os.close(terminal)
+        os.waitpid(child, 0)
+
+    assert b"installed" in shown
+    assert (b"\x1b[" in shown) == (variables == {"TERM": "xterm"}), shown
 
 
 @pytest.mark.parametrize(

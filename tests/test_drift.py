@@ -244,7 +244,7 @@ def test_an_installation_that_is_away_for_a_while_as_below_a_mount_ends_no_run(s
     ("who", "problem"),
     [
         pytest.param("run", "the run that waited has ended", id="the run ends"),
-        pytest.param("reconcile", "a signal asked to stop", id="it is told to end"),
+        pytest.param("reconcile", "stopped by a signal", id="it is told to end"),
     ],
 )
 def test_a_reconcile_that_waits_for_its_answer_ends(site: Site, who: str, problem: str) -> None:

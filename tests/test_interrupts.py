@@ -1,7 +1,10 @@
 """An interrupt while the program is loaded: a quiet end, or none before the verb looks, and no traceback."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +59,31 @@ def test_an_interrupt_while_the_program_is_loaded_shows_no_traceback(
 @pytest.mark.parametrize("name", [*MODULES, "installer.cli.nvidia"])
 def test_an_interrupt_while_the_program_with_nvidias_name_is_loaded_shows_no_traceback(name: str) -> None:
     assert "Traceback" not in interrupted("nvidia-toolkit", name, "--root", "/nowhere/at/all", "--version")
+
+
+@pytest.mark.parametrize("by_group", [True, False], ids=["as a terminal does", "demo alone"])
+def test_an_interrupt_of_demo_is_a_sentence_and_no_internal_error(tmp_path: Path, *, by_group: bool) -> None:
+    command = [sys.executable, "-m", "installer", "demo"]
+    environment = preloaded.ENVIRONMENT | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if "toolkit-installer run" in line:
+                break
+        if by_group:
+            os.killpg(child.pid, signal.SIGINT)
+        else:
+            child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+
+    # click ends the line on which a terminal shows ^C.
+    sentence = "\ntoolkit-installer: cannot finish (stopped by a signal); run it again\n"
+    assert (child.returncode, said) == (1, sentence)
+    assert [*tmp_path.iterdir()] == []

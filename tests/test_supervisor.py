@@ -215,7 +215,7 @@ def test_an_uninstall_that_waits_for_the_child_of_a_killed_run_can_be_stopped(cl
             assert uninstall.stderr is not None
             assert "waiting for another instance" in uninstall.stderr.readline()
             said = ended(uninstall, signal.SIGINT, code=1)
-    assert "finish (a signal asked to stop)" in said
+    assert "finish (stopped by a signal)" in said
     clean.uninstall()
 
 

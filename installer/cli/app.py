@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from installer.cli import flags
 from installer.cli import log as logging
-from installer.errors import Exit
+from installer.errors import Exit, StoppedError
 from installer.host import locks
 from installer.host.events import SERVICES, log
 from installer.host.files import Host, read_json_of_root
@@ -109,6 +109,29 @@ def program() -> None:
     """Install the NVIDIA container toolkit, configure the node's engines to use it, and undo all of it."""
 
 
+class _Number(click.types.FloatParamType):
+    """A number, with an error that says so."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; fail for other text."""
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+
+
+class _Switch(click.types.BoolParamType):
+    """On or off, with an error that names two words of the many that count."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Return whether a switch is on."""
+        if isinstance(value, str) and value.strip().lower() not in self.bool_states:
+            self.fail(f"{value!r} is neither true nor false.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class _Option(click.Option):
     """A flag with the variable in errors; the help of a verb explains variables once, at the end."""
 
@@ -140,10 +163,11 @@ def _click_option(verb: str, flag: flags.Flag) -> Callable[[Callable[..., Any]],
     extra: dict[str, Any] = {}
     if isinstance(flag.default, bool):
         usage = f"{usage}/--no-{usage.removeprefix('--')}"
+        extra["type"] = _Switch()
     elif flag.choices:
         extra["type"] = click.Choice(flag.choices)
     else:
-        extra["type"] = float if isinstance(flag.default, float) else str
+        extra["type"] = _Number() if isinstance(flag.default, float) else str
         extra["metavar"] = flag.metavar
         if flag.metavar.endswith("PATH"):
             extra["shell_complete"] = _complete_path
@@ -350,10 +374,26 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _call(argv: Sequence[str]) -> int:
+    color = None if logging.wants_colors() else False
     try:
-        return int(program.main([*argv], prog_name="toolkit-installer", standalone_mode=False) or Exit.OK)
+        code = program.main([*argv], prog_name="toolkit-installer", standalone_mode=False, color=color)
+        return int(code or Exit.OK)
+    except click.exceptions.Abort as error:  # an interrupt of demo, which leaves signals to its children
+        raise StoppedError from error
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
+    except click.NoSuchOption as error:
+        _explain_option(error).show()
     except click.ClickException as error:
         error.show()
     return Exit.USAGE
+
+
+def _explain_option(error: click.NoSuchOption) -> click.UsageError:
+    """Return an error for an unknown option; a flag of ours may be in the wrong place."""
+    name = error.option_name
+    if error.ctx is None or name not in {flag.name for flag in flags.FLAGS}:
+        return error
+    if error.ctx.command is program:
+        return click.UsageError(f"Write {name} after the verb: toolkit-installer VERB {name} ...", error.ctx)
+    return click.UsageError(f"{error.ctx.info_name} takes no {name}.", error.ctx)

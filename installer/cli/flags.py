@@ -234,6 +234,10 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         turns=make_turns(values),
     )
     _refuse_modes(options, values, given)
+    has_hooks = options.auto or any(ENGINES[name].hook_dir for name in options.engines)
+    if options.crio_hook is not None and not has_hooks:
+        remedy = "add --runtime crio, or leave it out"
+        raise UsageError(f"use --crio-hook with {' and '.join(options.engines)}", remedy=remedy)
     return options
 
 

@@ -72,6 +72,11 @@ def leave_outcome() -> None:
         events.write_termination_log(_speech.outcome)
 
 
+def wants_colors() -> bool:
+    """Tell whether a terminal gets colours: not with NO_COLOR (no-color.org), and not if it has none."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def current_format() -> str:
     """Return the form of events, for a process with the same stderr."""
     return "text" if _speech.readable else "json"
@@ -103,7 +108,7 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
             spelt["problem"] = f"cannot {spelt['problem']}"
         text = texts.get(event, event)
         if _speech.readable:
-            colors = terminal and "NO_COLOR" not in os.environ
+            colors = terminal and wants_colors()
             _write_line(_render(level, text, spelt, colors=colors))
         else:
             _write_line(events.line(level, text, spelt))

@@ -230,8 +230,9 @@ class Options(Struct, frozen=True):
         self._refuse_published()
         if self.install_dir == ROOT:
             raise UsageError("install into /", remedy=f"choose a directory such as {DEFAULT_INSTALL_DIR}")
-        if self.runtime_name in {"runc", "crun"} or not self.runtime_name.strip():
-            remedy = "choose a name that no other runtime has, such as nvidia"
+        is_word = self.runtime_name and not any(letter.isspace() for letter in self.runtime_name)
+        if self.runtime_name in {"runc", "crun"} or not is_word:
+            remedy = "choose a word that no other runtime has for its name, such as nvidia"
             raise UsageError(f"name our runtime {self.runtime_name!r}", remedy=remedy)
         if AUTO in self.engines and len(self.engines) > 1:
             raise UsageError("mix --runtime auto with others", remedy="name the engines, or auto alone")

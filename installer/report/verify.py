@@ -98,9 +98,9 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     options = find_install_dir(host, options, tell=False)
     record = read_record(host, options.layout)
     if record is None or record.toolkit is None or not record.engines:
-        lacks = "nothing is installed"
+        lacks = "nothing is installed here: run toolkit-installer install first"
         if record and record.cdi:
-            lacks = "no runtime of ours is installed: engines take devices by CDI"
+            lacks = "no runtime of ours is installed, because engines give GPUs by CDI: nothing to verify"
         click.echo(lacks, err=True)
         return Exit.NOTHING_INSTALLED
 
