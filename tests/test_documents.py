@@ -12,7 +12,7 @@ import pytest
 from installer.cli.demo import demo
 from tests.deploy.rendered import by_name, charted, kubectl, kustomized
 from tests.documents import CHART, DOCUMENTS, PROJECT, Command, anchors, commands, starting
-from tests.support.site import Site
+from tests.support.site import LEDGER, Site
 from tests.support.stand_in import stand_in_payload
 
 # Run somewhere else, by a test that reads them from the document as well.
@@ -22,6 +22,7 @@ ELSEWHERE = {
     "/opt/toolkit-installer/bin/pip": "tests/fresh/__main__.py",
     "ln --symbolic": "tests/fresh/__main__.py",
     "docker run": "tests/engines/test_documents.py",
+    "mv /usr/local": "tests/test_documents.py",
     "cp deploy/systemd": "tests/engines/test_documents.py",
     "systemctl enable": "tests/engines/test_documents.py",
     "toolkit-installer verify": "tests/engines/test_documents.py",
@@ -140,6 +141,24 @@ def test_the_command_for_a_node_image_works_where_no_engine_runs(tmp_path: Path)
 
     assert (asked.returncode, done.returncode) == (1, 0), done.stderr
     assert "nvidia-container-runtime" in (root / "etc/containerd/config.toml").read_text()
+
+
+def test_a_ledger_without_a_form_number_is_given_up_as_the_document_says(site: Site) -> None:
+    before = site.tree()
+    site.install()
+    ledger = site.root / LEDGER
+    ledger.write_text(re.sub(r' "form": 1,\n', "", ledger.read_text()))
+    (site.root / "root").mkdir()
+    move, uninstall = [each.text for each in commands() if each.document == "docs/upgrade.md"][-2:]
+
+    refused = site.call("uninstall")
+    moved = _run(re.sub(r" /", f" {site.root}/", move), {"PATH": PROGRAMS})
+    done = site.call(uninstall.split()[1])
+
+    assert refused.returncode == 1
+    assert "it has no form number" in refused.stderr
+    assert (moved.returncode, done.returncode) == (0, 0), done.stderr
+    assert {path: site.tree().get(path) for path in before} == before, "each config as it was"
 
 
 def test_every_command_is_run_by_a_test() -> None:
