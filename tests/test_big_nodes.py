@@ -1,6 +1,7 @@
 """Big nodes cost what they weigh, not the square of it; a file that is far too large holds no verb up."""
 
 import json
+import os
 import resource
 import subprocess
 import time
@@ -37,7 +38,14 @@ def bounded(
             resource.setrlimit(resource.RLIMIT_NOFILE, files)
 
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=PROJECT, preexec_fn=limit
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=PROJECT,
+        env=os.environ | {"TOOLKIT_INSTALLER_LOG_FORMAT": "json"},
+        preexec_fn=limit,
     )
 
 

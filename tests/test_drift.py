@@ -252,6 +252,7 @@ def test_a_reconcile_that_waits_for_its_answer_ends(site: Site, who: str, proble
         until_it_sleeps(child.pid)
         stop(child.pid)
         command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root)]
+        command += ["--log-format", "json"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as asking:
             until_asked(child.pid)
             if who == "run":

@@ -326,7 +326,7 @@ runpy.run_module("installer", run_name="__main__")
 def test_an_undo_that_cannot_look_at_all_processes_keeps_the_toolkit(installed: Site) -> None:
     site = installed
     site.write("proc/7/status", "Name:\tx\nUid:\t1000\t1000\t1000\t1000\n")
-    python, _, _, *words = site.command("uninstall")
+    python, _, _, *words = site.command("uninstall", "--log-format", "json")
 
     done = subprocess.run(
         [python, "-c", OUT_OF_TIME, *words], capture_output=True, text=True, check=False, cwd=PROJECT
