@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from installer.engines import ENGINES, list_generating
 from installer.engines.apis import api_of
 from installer.engines.ask import ASK_S, ask, is_socket_activated
-from installer.engines.config_edits import tree_of
 from installer.engines.config_files import (
     explain_unread,
     explain_unread_root,
@@ -27,6 +26,7 @@ from installer.engines.config_files import (
     with_places,
     with_readable_configs,
 )
+from installer.engines.config_texts import tree_of
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
 from installer.engines.other_engines import explain_other_engines
 from installer.engines.seen_start import with_seen_start
