@@ -272,7 +272,7 @@ def test_colours_are_for_a_terminal_that_has_them_and_a_user_who_wants_them(
     for verb in ("plan", "install"):
         child, terminal = pty.fork()
         if not child:
-            os.execve(
+            os.execve(  # noqa: S606 - no shell is meant to be there
                 sys.executable,
                 [sys.executable, "-m", "installer", verb],
                 {**WIDE, **host, **variables, "TOOLKIT_INSTALLER_LOG_FORMAT": "auto"},

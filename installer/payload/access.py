@@ -1,10 +1,8 @@
 """The files of the toolkit's source, and the installed toolkit: its owner, and who may write there."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -268,9 +266,9 @@ def find_complete_root(root: PurePosixPath) -> PurePosixPath | None:
     """
     below: list[PurePosixPath] = []
     with suppress(OSError):
-        for entry in sorted(os.scandir(root), key=attrgetter("name"))[:MOST_BELOW]:
-            if entry.is_dir():
-                below.append(root / entry.name)
+        for path in sorted(Path(root).iterdir())[:MOST_BELOW]:
+            if path.is_dir():
+                below.append(root / path.name)
     for candidate in (*below, *tuple(root.parents)[:MOST_ABOVE]):
         if all(_find(candidate, name) is not None for name in REQUIRED):
             return candidate
