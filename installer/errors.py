@@ -190,6 +190,12 @@ class EngineStoppedError(InstallerError):
     """An administrator has stopped an engine during the wait for it: the same plan may be tried again."""
 
 
+class OtherUnitError(InstallerError):
+    """A unit that systemd restarts along with an engine's unit is down after the restart."""
+
+    usual: ClassVar[Code] = "unit-failed"
+
+
 class NotBegunError(InstallerError):
     """A step was given up before its first effect, and will have none."""
 

@@ -115,6 +115,7 @@ def install_engine(install: EngineInstall) -> Part:
             notes += next_start.explain_accepted(engine, accepted.after, ours)
         if accepted.restart.when is When.NOW:
             notes += reload_notes.explain_fresh_edits(engine, facts)
+        notes += reload_notes.explain_restarted_units(engine)
         notes += reload_notes.explain_changes(engine, accepted.after, facts, ours)
     pending = install.postponed or describe_pending(row)
     if pending:
@@ -342,6 +343,7 @@ def _list_undo_notes(undo: EngineUndo) -> Iterator[str]:
     yield from reload_notes.explain_stale_runtimes(engine, candidate.after, ours)
     if not undo.is_restarted:
         return
+    yield from reload_notes.explain_restarted_units(engine)
     if request.options.accept_pending:
         yield from next_start.explain_accepted(engine, candidate.after, ours)
     yield from reload_notes.explain_changes(engine, candidate.after, request.facts, ours)

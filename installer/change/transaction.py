@@ -30,6 +30,7 @@ from installer.errors import (
     EngineStoppedError,
     InstallerError,
     NotBegunError,
+    OtherUnitError,
     PendingError,
     StoppedError,
     UndoIncompleteError,
@@ -142,7 +143,8 @@ def _needs_our_edits(context: Context, plan: Plan, reload: Reload, error: Instal
 
     The engine has to have served before the undo, and the restart has to have failed because of the texts.
     """
-    if isinstance(error, NotBegunError | PendingError):
+    # The texts are not the reason if the engine is up, and a unit beside it is down.
+    if isinstance(error, NotBegunError | PendingError | OtherUnitError):
         return False
     engine = plan.engines[reload.engine]
     if engine.serving is None or _is_faultless(error):
@@ -372,9 +374,12 @@ def _reload(
     engine = plan.engines[step.engine]
     patience = replace(context.patience(check), may_rest=context.rolls_back or not step.present)
     refuse_edited = partial(refuse_changed, host, engine, plan.seen, done)
+    wanted_units = []
+    if context.rolls_back:  # the units that were active before the failed plan
+        wanted_units = [unit.name for unit in engine.restarted_units]
     begun = True
     try:
-        begun = reload(host, engine, step, patience, refuse_edited)
+        begun = reload(host, engine, step, patience, refuse_edited, wanted_units=wanted_units)
     except NotBegunError:
         begun = False
         raise

@@ -42,7 +42,7 @@ from installer.engines.startup import (
     read_start,
     values_of,
 )
-from installer.engines.stopped_units import explain_stopped_units
+from installer.engines.stopped_units import explain_stopped_units, find_stopped_units, list_restarted_units
 from installer.engines.templates import digest_inputs, explain_inputs, explain_template, list_edited_inputs
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
@@ -397,14 +397,20 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     )
     if not engine.kind.is_restarted:
         return engine
+    stopped_units = tuple(find_stopped_units(host, engine.unit, unit))
     reasons = chain(
         find_refusals(host, engine, unit.start, find_process(host, engine, unit)),
         explain_inputs(host, engine),
         explain_template(host, engine),
-        explain_stopped_units(host, engine, unit),
+        explain_stopped_units(host, engine, stopped_units),
     )
     reason = next(reasons, None)
-    return replace(engine, places_by_files=list_places_by_files(engine), not_restarted=reason)
+    return replace(
+        engine,
+        places_by_files=list_places_by_files(engine),
+        not_restarted=reason,
+        restarted_units=list_restarted_units(host, stopped_units),
+    )
 
 
 def with_flags(engine: EngineState) -> EngineState:

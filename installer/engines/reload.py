@@ -6,7 +6,7 @@ An engine reads a changed config on a signal, at a restart of its unit, or resta
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,6 +16,7 @@ from installer.engines.apis import api_of
 from installer.engines.ask import ASK_S, ask
 from installer.engines.config_files import write_config
 from installer.engines.reload_plan import postpone, serves_as_before
+from installer.engines.restarted_units import allow_starts, await_units, list_units_along
 from installer.engines.startup import find_unit_obstacle, refuse_without_unit
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, systemd, unit_jobs
@@ -30,8 +31,14 @@ POLL_S: Final = 0.01
 NO_RELOAD: Final = "it has completed no reload since its signal"
 
 
-def reload(
-    host: Host, engine: EngineState, step: Reload, patience: Patience, gate: Callable[[], None]
+def reload(  # noqa: PLR0913 - an engine, its step, its limits, and the units beside it
+    host: Host,
+    engine: EngineState,
+    step: Reload,
+    patience: Patience,
+    gate: Callable[[], None],
+    *,
+    wanted_units: Sequence[str] = (),
 ) -> bool:
     """Make a running engine read its config, and wait until the engine serves the runtimes of ``step``.
 
@@ -41,15 +48,20 @@ def reload(
         step: The runtimes that the engine has to serve, and the runtimes forbidden to the engine.
         patience: The time limits.
         gate: Called right before the reload, after all waiting for containers; may raise.
+        wanted_units: The units that have to be active after a restart of the unit, besides those that
+            systemd restarts along.
 
     Returns:
         Whether the engine was reloaded: an engine that may rest stays stopped after its owner's stop.
 
     Raises:
         PendingError: The engine still restarts.
+        OtherUnitError: A unit that systemd restarts along with the engine's unit is not active in time.
         InstallerError: The engine cannot be reloaded, or does not serve the runtimes of ``step`` in time.
     """
-    return _choose_method(engine.kind)(host, engine, step, patience).carry_out(gate)
+    engine_reload = _choose_method(engine.kind)(host, engine, step, patience)
+    engine_reload.wanted_units = tuple(wanted_units)
+    return engine_reload.carry_out(gate)
 
 
 def _choose_method(kind: Engine) -> type["_EngineReload"]:
@@ -81,6 +93,9 @@ class _EngineReload(ABC):
         self.began_s = 0.0  # of the wall clock
         self.unit_before: systemd.Unit | None = None  # the unit before its restart; None without a restart
         self.answer = engine  # the engine with its latest answer
+        self.wanted_units: tuple[str, ...] = ()
+        # The units that have to be active after a restart of the unit, each as it was before.
+        self.units_along: dict[str, systemd.Unit] = {}
 
     def carry_out(self, gate: Callable[[], None]) -> bool:
         """Reload the engine; tell whether the engine was reloaded, as ``reload`` does."""
@@ -91,7 +106,26 @@ class _EngineReload(ABC):
         self.begin(replace(self.patience, start_s=self.deadline - time.monotonic()))
         if self.unit_before is not None and not self.patience.hurried:
             self.deadline = time.monotonic() + limit_s(self.engine.kind, self.patience)
-        return self.prove()
+        is_reloaded = self.prove()
+        self.await_units_along()
+        return is_reloaded
+
+    def restart_unit(self, patience: Patience) -> None:
+        """Restart the engine's unit, and with it the units that systemd restarts along."""
+        self.units_along = list_units_along(self.host, self.engine, self.wanted_units)
+        allow_starts(self.host, self.units_along)
+        self.unit_before = unit_jobs.restart(self.host, self.engine.unit, patience)
+
+    def await_units_along(self) -> None:
+        """Wait until the units are active that systemd restarts along.
+
+        Raises:
+            OtherUnitError: a unit is not active in time.
+        """
+        patience = self.patience
+        if patience.hurried:
+            patience = replace(patience, start_s=max(1.0, self.deadline - time.monotonic()))
+        await_units(self.host, self.engine, self.units_along, self.began_s, patience)
 
     def await_turn(self) -> bool:
         """Wait until the reload disturbs no container; False if the engine is to stay stopped."""
@@ -211,7 +245,7 @@ class _ReloadByRestart(_EngineReload):
         """Restart the unit."""
         if not self.engine.unit:
             raise refuse_without_unit(self.engine, "it runs outside any systemd service")
-        self.unit_before = unit_jobs.restart(self.host, self.engine.unit, patience)
+        self.restart_unit(patience)
 
 
 class _ReloadByItself(_EngineReload):
@@ -256,7 +290,7 @@ class _ReloadBySignal(_EngineReload):
         elif engine.serving is None and systemd.describe_unit_end(self.host, engine.unit):
             # The unit has failed, perhaps because of the config that was mended now.
             if not _is_left_stopped(self.host, engine, patience):
-                self.unit_before = unit_jobs.restart(self.host, engine.unit, patience)
+                self.restart_unit(patience)
         else:
             problem = f"reload {engine.title} (nothing answers on {engine.socket})"
             remedy = f"check that {engine.title} is well"

@@ -72,6 +72,15 @@ def explain_changes(
             yield f"the restart of {engine.title} adds the runtime {name}, which others have defined"
 
 
+def explain_restarted_units(engine: EngineState) -> Iterator[str]:
+    """Yield a note for each unit that systemd restarts along with an engine's unit."""
+    for unit in engine.restarted_units:
+        note = f"the restart of {engine.title} restarts {unit.name}, too, which has {unit.setting}"
+        if unit.live_restore_key:
+            note += f": its containers stay, by {unit.live_restore_key}"
+        yield note
+
+
 def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> Iterator[str]:
     """Yield the configs edited by others since an engine's start, with the effect of a reload or restart."""
     for path in engine.changed:

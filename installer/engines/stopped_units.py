@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -26,7 +26,7 @@ from installer.host.processes import (
     words_of,
 )
 from installer.host.sockets import list_listening
-from installer.model.engine import Engine, EngineState
+from installer.model.engine import Engine, EngineState, RestartedUnit
 from installer.model.facts import count, list_some
 from installer.model.files import Kind
 
@@ -57,6 +57,7 @@ class StoppedUnit(Struct, frozen=True):
     name: str
     setting: str
     cause: str
+    is_active: bool  # not only starting or crashing
     process: Path | None  # its main process, a directory of the host's /proc
     kill_mode: str
     stop_commands: tuple[tuple[str, tuple[str, ...]], ...] = ()  # each with its setting
@@ -69,12 +70,14 @@ class Loss(Struct, frozen=True):
     remedy: str
 
 
-def explain_stopped_units(host: Host, engine: EngineState, unit: systemd.Unit) -> Iterator[InstallerError]:
+def explain_stopped_units(
+    host: Host, engine: EngineState, stopped_units: Iterable[StoppedUnit]
+) -> Iterator[InstallerError]:
     """Yield why an engine is not restarted: a unit that systemd stops with the engine's ends containers.
 
     A stopped engine's restart does the same: its containers, and Docker's, live on without the engine.
     """
-    for stopped in find_stopped_units(host, engine.unit, unit):
+    for stopped in stopped_units:
         loss = _find_loss(host, engine, stopped)
         if loss is None:
             continue
@@ -89,6 +92,34 @@ def explain_stopped_units(host: Host, engine: EngineState, unit: systemd.Unit) -
             ),
             code="restart-kills-containers",
         )
+
+
+def find_restarted_units(stopped_units: Iterable[StoppedUnit]) -> Iterator[StoppedUnit]:
+    """Yield the active units that systemd starts again after it has stopped them along with a unit."""
+    for stopped in stopped_units:
+        if stopped.is_active and stopped.setting != systemd.ONLY_STOPS:
+            yield stopped
+
+
+def list_restarted_units(host: Host, stopped_units: Iterable[StoppedUnit]) -> tuple[RestartedUnit, ...]:
+    """List the active units that systemd restarts along, with what keeps their containers."""
+    units = []
+    for stopped in find_restarted_units(stopped_units):
+        setting = f"{stopped.setting}={stopped.cause}"
+        units.append(RestartedUnit(stopped.name, setting, _find_live_restore_key(host, stopped)))
+    return tuple(units)
+
+
+def _find_live_restore_key(host: Host, stopped: StoppedUnit) -> str:
+    """Return the setting in force in an engine that keeps its containers while its unit restarts, or ""."""
+    kind = _find_engine(stopped, _read_words(stopped))
+    if kind is None:
+        return ""
+    for socket in _list_sockets(kind, stopped):
+        with suppress(InstallerError):
+            answer = api_of(kind).ask(host.local_path(socket), timeout_s=ASK_S)
+            return kind.live_restore_key if answer.serving.live_restore else ""
+    return ""
 
 
 def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[StoppedUnit]:
@@ -111,6 +142,7 @@ def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[St
             name=dependent,
             setting=setting,
             cause=cause,
+            is_active=state.active != "activating",
             process=process,
             kill_mode=state.start.kill_mode,
             stop_commands=state.stop_commands,
@@ -120,20 +152,34 @@ def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[St
 
 def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
     """Find the containers ended by the stop of a unit; None for no container."""
-    words: Sequence[str] = ()
-    program = ""
-    if stopped.process is not None:
-        words = words_of(stopped.process)
-    if words:
-        program = PurePosixPath(words[0]).name
-    for kind in ENDING_ENGINES:
-        if program == kind.process or stopped.name == kind.unit:
-            return _find_loss_of_engine(host, engine, kind, stopped, words)
+    words = _read_words(stopped)
+    kind = _find_engine(stopped, words)
+    if kind is not None:
+        return _find_loss_of_engine(host, engine, kind, stopped, words)
     return (
         _find_loss_by_kill(stopped)
         or _find_loss_by_commands(host, engine, stopped)
         or _find_loss_of_clients(stopped)
     )
+
+
+def _read_words(stopped: StoppedUnit) -> Sequence[str]:
+    """Return the command line of a unit's main process; () if unknown."""
+    if stopped.process is None:
+        return ()
+    return words_of(stopped.process)
+
+
+def _find_engine(stopped: StoppedUnit, words: Sequence[str]) -> Engine | None:
+    """Return the engine of a unit whose containers end with it; None for any other unit.
+
+    ``words`` is the command line of the unit's main process.
+    """
+    program = PurePosixPath(words[0]).name if words else ""
+    for kind in ENDING_ENGINES:
+        if program == kind.process or stopped.name == kind.unit:
+            return kind
+    return None
 
 
 def _find_loss_by_kill(stopped: StoppedUnit) -> Loss | None:

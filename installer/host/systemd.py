@@ -68,6 +68,10 @@ STOPS_ALONG: Final = {
 }
 
 
+# A restart does not stop a unit with this setting: systemd passes on stops by it, and no restart.
+ONLY_STOPS: Final = "StopPropagatedFrom"
+
+
 class NoBusError(InstallerError):
     """No bus leads to systemd; nothing was done."""
 

@@ -277,6 +277,46 @@ def await_start(host: Host, unit: str, *, timeout_s: float) -> bool:
     return True
 
 
+def await_active_again(  # noqa: PLR0913 - a unit, its state before, and the limits of the wait
+    host: Host, unit: str, before: Unit, *, began_s: float, deadline: float, check: Callable[[], None]
+) -> str:
+    """Wait until a unit is active that systemd restarts along with another unit; start it once if it is down.
+
+    Args:
+        host: The node.
+        unit: The unit.
+        before: The unit before the restart.
+        began_s: The begin of the restart, in seconds of the wall clock.
+        deadline: The end of the wait, on the monotonic clock.
+        check: Is called again and again during the wait, and may raise.
+
+    Returns:
+        Why the unit is not active; "" if it is, or has run again and ended well by itself.
+    """
+    is_started = False
+    while True:
+        now = _await_end(host, unit, deadline, check)
+        if not now.job:
+            if now.active == "active":
+                return ""
+            was_started = now.invocation not in {"", before.invocation}
+            if now.active == "inactive" and was_started and now.result in {"", "success"}:
+                return ""  # as a service that runs for a short time
+        if time.monotonic() > deadline or (is_started and now.is_at_rest):
+            state = f"{unit} is {now.active}/{now.sub}"
+            return ": ".join(filter(None, (state, why_not_started(host, unit, began_s, before))))
+        if now.is_at_rest:
+            with suppress(InstallerError):  # systemd does not know a stopped unit that it has unloaded
+                reset_failed(host, unit)
+            try:
+                _queue(host, "start", unit, ASK_S)
+            except InstallerError as error:
+                return error.problem
+            is_started = True
+        check()
+        time.sleep(POLL_S)
+
+
 def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None = None) -> str:
     """Return the failed command of a unit's start since ``since_s``, and the gravest line; "" if unknown."""
     failed_command = _failed_command(host, unit, since_s)

@@ -48,7 +48,9 @@ from installer.supervisor import WAITING
 from installer.watch import Watch
 
 HUNG_S: Final = 300.0  # the longest time of a child other than the install, with the usual --timeout
-WAITS: Final = 3  # for one engine: for an answer, after its restart, and after the restart of a roll-back
+# For one engine: for an answer; then after its restart, and after the restart of a roll-back, for the engine
+# and for the units that systemd restarts along.
+WAITS: Final = 5
 
 
 def install(options: Options) -> Exit:

@@ -141,6 +141,91 @@ def test_a_containerd_that_is_down_is_not_healed_at_the_cost_of_dockers_containe
     node.installer("uninstall", check=True)
 
 
+STARTS = "/etc/systemd/system/docker.service.d/starts.conf"
+# Docker takes seconds to start, and fails while a file is there.
+SLOW = """\
+[Service]
+ExecStartPre=/usr/bin/test ! -e /run/broken
+ExecStartPre=/bin/sleep 4
+"""
+
+
+def _repair_docker(node: Node) -> None:
+    node.run(["rm", "/run/broken"])
+    node.run(["systemctl", "reset-failed", "docker"], check=False)
+    node.run(["systemctl", "start", "docker"])
+
+
+@pytest.mark.sampled(16)
+def test_a_docker_that_is_restarted_along_is_told_awaited_and_not_left_down_in_silence(
+    docker_node: Node,
+) -> None:
+    node = docker_node
+    node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))
+    node.write(STARTS, SLOW)
+    bind(node, "BindsTo")
+    run_container(node)
+    files, text, pid = snapshot(node), node.read(CONTAINERD), node.pid_of("docker")
+    note = (
+        "the restart of containerd restarts docker.service, too, which has BindsTo=containerd.service: its "
+        "containers stay, by live-restore"
+    )
+
+    planned, installed = node.installer(*PLAN, "--json"), node.installer(*INSTALL)
+
+    assert note in json.loads(planned.stdout)["notes"]
+    assert installed.returncode == 0, installed.stderr
+    assert note in installed.stderr
+    assert node.show("docker", "ActiveState") == "active"
+    assert node.pid_of("docker") != pid
+    assert is_running(node)
+
+    # An undo after which Docker does not start again is told, and finished after its repair.
+    node.write("/run/broken", "")
+    undone = node.installer("uninstall")
+    assert undone.returncode == 4, undone.stderr
+    assert note in undone.stderr
+    assert "restart containerd together with docker.service (docker.service is " in sentence(undone.stderr)
+    assert "journalctl -u docker.service" in sentence(undone.stderr)
+    assert node.read(CONTAINERD) == text
+    _repair_docker(node)
+    assert is_running(node)
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+    # An install is rolled back; the roll-back tells that Docker is down.
+    node.write("/run/broken", "")
+    failed = node.installer(*INSTALL)
+    assert failed.returncode == 4, failed.stderr
+    assert "restart containerd together with docker.service (docker.service is " in sentence(failed.stderr)
+    assert node.read(CONTAINERD) == text
+    _repair_docker(node)
+    assert is_running(node)
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
+@pytest.mark.sampled(16)
+def test_a_roll_back_starts_a_docker_that_an_install_has_taken_down(docker_node: Node) -> None:
+    node = docker_node
+    node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))
+    # Docker does not start while containerd's config names our runtimes.
+    start = f"[Service]\nRestart=no\nExecStartPre=/bin/sh -c '! grep -q nvidia {CONTAINERD}'\n"
+    node.write(STARTS, start)
+    bind(node, "BindsTo")
+    run_container(node)
+    files = snapshot(node)
+
+    failed = node.installer(*INSTALL)
+
+    assert failed.returncode == 1, failed.stderr
+    assert "restart containerd together with docker.service (" in sentence(failed.stderr)
+    assert node.show("docker", "ActiveState") == "active"
+    assert is_running(node)
+    node.installer("uninstall", check=True)  # forgets the failed plan
+    assert snapshot(node) == files
+
+
 ONESHOT = """\
 [Unit]
 PartOf=containerd.service

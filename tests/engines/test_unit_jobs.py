@@ -112,6 +112,40 @@ def test_a_restart_outlives_what_systemd_does_meanwhile(on: Node, service: str, 
     assert on.show(UNIT, "InvocationID") != before
 
 
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize(
+    ("setting", "restarts"),
+    [
+        ("Requires", True),
+        ("BindsTo", True),
+        ("PartOf", True),
+        ("Requisite", True),
+        (systemd.ONLY_STOPS, False),
+    ],
+)
+def test_systemd_restarts_the_units_along_that_we_wait_for(on: Node, setting: str, *, restarts: bool) -> None:
+    start(on, WELL)
+    other = Path(SLOW).name
+    on.write(SLOW, f"[Unit]\n{setting}={UNIT}\nAfter={UNIT}\n[Service]\n{WELL}\nExecStartPre=sleep 1\n")
+    on.run(["systemctl", "daemon-reload"])
+    on.run(["systemctl", "start", other])
+    before = systemd.read_unit(host(on), other)
+    began_s = time.time()
+
+    restart(on)
+
+    if restarts:
+        assert systemd.read_unit(host(on), other).job, "it is not active yet"
+    deadline = time.monotonic() + TIMEOUT_S
+    failure = unit_jobs.await_active_again(
+        host(on), other, before, began_s=began_s, deadline=deadline, check=lambda: None
+    )
+    assert failure == ""
+    now = systemd.read_unit(host(on), other)
+    assert now.active == "active"
+    assert (now.invocation != before.invocation) is restarts
+
+
 def waiting(on: Node) -> str:
     """Start a unit whose stop has to wait for that of another, which takes a second and a half."""
     before = start(on, WELL)

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.reload import reload
-from installer.errors import InstallerError, NotYetError, StoppedError
+from installer.errors import InstallerError, NotYetError, OtherUnitError, StoppedError
 from installer.host.unit_jobs import Patience
 from installer.model.effective import Runtime, RuntimeEntry
 from installer.model.steps import Neighbour, Reload
-from tests.host.servers import message
+from tests.host.servers import FakeUnit, message
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
 from tests.support.live import ASKED, CREATED, ONE, SOCKET, STATUS, Live, containerd, live
 
@@ -215,3 +215,76 @@ def test_where_cri_does_not_answer_nothing_is_stranded(node: Live) -> None:
     del node.answers[CREATED]
 
     assert reloaded(node, replace(WANTED, when_idle=True))
+
+
+DOCKER = "docker.service"
+
+
+@pytest.fixture
+def bound(node: Live) -> FakeUnit:
+    """Have systemd restart docker.service along with containerd, which serves what is wanted."""
+    node.serve("runc", "nvidia")
+    node.unit.properties["BoundBy"] = ("as", [DOCKER])
+    node.systemd.units[DOCKER] = FakeUnit()
+    return node.systemd.units[DOCKER]
+
+
+def _come_to(unit: FakeUnit, active: str, sub: str, starts: int = 0) -> None:
+    unit.active, unit.sub, unit.starts = active, sub, starts
+
+
+def test_a_unit_that_systemd_restarts_along_is_awaited(node: Live, bound: FakeUnit) -> None:
+    after_restart(node, lambda: _come_to(bound, "activating", "start-pre"))
+    looks: list[str] = []
+
+    def check() -> None:
+        looks.append(bound.active)
+        if len(looks) == 3:
+            _come_to(bound, "active", "running", starts=1)
+
+    assert reloaded(node, patience=Patience(LONG_S, check))
+
+    assert looks == ["activating"] * 3
+    assert "StartUnit" not in node.systemd.calls
+
+
+@pytest.mark.parametrize(
+    ("active", "starts", "is_started"),
+    [("failed", 1, True), ("inactive", 0, True), ("inactive", 1, False)],
+    ids=["failed", "not started again", "ended well"],
+)
+def test_a_unit_that_is_down_after_the_restart_is_started_once(
+    node: Live, bound: FakeUnit, active: str, starts: int, *, is_started: bool
+) -> None:
+    after_restart(node, lambda: _come_to(bound, active, "dead", starts))
+
+    assert reloaded(node)
+
+    assert node.systemd.calls.count("StartUnit") == is_started
+    assert bound.active == ("active" if is_started else "inactive")
+
+
+@pytest.mark.parametrize("active", ["failed", "activating"], ids=["down", "crashing"])
+def test_a_unit_that_does_not_start_with_the_engine_is_named(
+    node: Live, bound: FakeUnit, active: str
+) -> None:
+    after_restart(node, lambda: _come_to(bound, active, "auto-restart", starts=1))
+    node.systemd.fails["StartUnit"] = "org.freedesktop.systemd1.UnitMasked"
+
+    with pytest.raises(OtherUnitError) as caught:
+        reloaded(node, patience=HASTY)
+
+    assert caught.value.problem.startswith(f"restart containerd together with {DOCKER} (")
+    assert f"journalctl -u {DOCKER}" in caught.value.remedy
+
+
+@pytest.mark.parametrize("is_wanted", [True, False], ids=["was active before the plan", "was down before"])
+def test_a_unit_that_was_down_before_the_restart_stays_down_unless_it_is_wanted(
+    node: Live, bound: FakeUnit, *, is_wanted: bool
+) -> None:
+    _come_to(bound, "failed", "failed", starts=1)
+    wanted_units = [DOCKER] if is_wanted else []
+
+    assert reload(node.host, containerd(), WANTED, PATIENT, _never, wanted_units=wanted_units)
+
+    assert bound.active == ("active" if is_wanted else "failed")

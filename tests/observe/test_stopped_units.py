@@ -66,6 +66,13 @@ def _proc(root: Path, units: Mapping[str, Service]) -> None:
             process(pid + 100, unit, service.beside)
 
 
+def _find_restarted(root: Path, units: Mapping[str, Service]) -> list[tuple[str, str, str]]:
+    _proc(root, units)
+    with on_bus(root, _systemd(units)) as host:
+        found = with_start(host, ENGINE).restarted_units
+    return [(unit.name, unit.setting, unit.live_restore_key) for unit in found]
+
+
 def _find_reason(root: Path, units: Mapping[str, Service], *, listens: bool = True) -> str:
     _proc(root, units)
     with on_bus(root, _systemd(units)) as host:
@@ -258,3 +265,26 @@ def test_systemd_is_asked_for_so_many_units_and_no_more(tmp_path: Path) -> None:
         assert with_start(host, ENGINE).not_restarted is None
 
     assert fake.calls.count("GetAll") <= MOST_UNITS + 2
+
+
+def test_active_units_are_restarted_with_the_engine_and_no_others(tmp_path: Path) -> None:
+    units = {
+        "containerd.service": Service(
+            stops={
+                "BoundBy": "site.service",
+                "RequiredBy": "down.service",
+                "ConsistsOf": "crashing.service",
+                "PropagatesStopTo": "stopped.service",
+            }
+        ),
+        "site.service": Service(stops={"ConsistsOf": "app.service"}),
+        "app.service": Service(),
+        "down.service": Service(active="failed"),
+        "crashing.service": Service(active="activating"),
+        "stopped.service": Service(),
+    }
+
+    assert _find_restarted(tmp_path, units) == [
+        ("site.service", "BindsTo=containerd.service", ""),
+        ("app.service", "PartOf=site.service", ""),
+    ]
