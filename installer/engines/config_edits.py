@@ -186,36 +186,22 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
     path = wanted.path
     now = facts.contents[path]
     row = facts.record.config(path)
-    present_text = text_of(now, path)
-
-    # Our edits of the text without us, and the wanted keys missing in the present text.
     original, removal = undo_config(path, facts)
-    original_text = text_of(original, path)
-    target, edits = _add_keys(original_text, wanted)
-    missing = edits
-    if present_text != original_text:
-        _, missing = _add_keys(present_text, wanted)
+    target, edits = _add_keys(text_of(original, path), wanted)
+    missing = _list_missing_edits(now, original, edits, wanted)
 
-    # Edits of an earlier install that are not wanted any more.
     stale = [edit for edit in _find_stale(row, now, edits, wanted) if edit not in removal.needed]
-    defaults = [edit for edit in stale if edit.key[-1:] == (ENGINES[name].default_key,)]
     if row is not None:
         # An undo that left our runtimes has removed the default, or a killed install has.
-        removed_defaults = list_missing(present_text, defaults, wanted.syntax, name=str(path))
-        row = replace(row, edits=tuple(edit for edit in row.edits if edit not in removed_defaults))
-        stale = [edit for edit in stale if edit not in removed_defaults]
+        defaults = [edit for edit in stale if _sets_default(name, edit)]
+        gone = list_missing(text_of(now, path), defaults, wanted.syntax, name=str(path))
+        row = replace(row, edits=tuple(edit for edit in row.edits if edit not in gone))
+        stale = [edit for edit in stale if edit not in gone]
     # A table that we made and others have filled is needed without us: the table stays.
     unwanted = [edit for edit in stale if edit.after != EMPTY]
 
     if now is not None and not missing and not unwanted:
-        # Nothing is written: the file has all wanted settings, and no unwanted setting of ours.
-        if row is None and wanted.keys and facts.record.engine(name) is None:
-            # The file has all wanted settings without us, and keeps them after our undo.
-            return ConfigChange(None, _row_as_found(name, path, now, facts), original)
-        if row is not None and path in facts.lost:
-            # The saved copy is lost. A new copy is made from the present text.
-            return ConfigChange(None, replace(row, original=Saved.of(original), ours=(now.digest,)), original)
-        return ConfigChange(None, row, None)
+        return _keep_file(name, wanted, facts, row=row, now=now, original=original)
 
     if row is not None and now is not None and now.digest not in row.ours:
         base = EditedText.of(now, path, wanted.syntax, facts).remove(stale).text
@@ -235,9 +221,54 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
         WriteConfig(name, path, now, after),
         new_row,
         original,
-        taken_back=_takes_back([edit for edit in unwanted if edit not in defaults], wanted),
+        taken_back=_takes_back([edit for edit in unwanted if not _sets_default(name, edit)], wanted),
         adds=row is not None and _list_settings(relocate_edits(row, now)) <= _list_settings(edits),
     )
+
+
+def _sets_default(name: str, edit: Edit) -> bool:
+    """Tell whether an edit names the default runtime of the engine ``name``."""
+    return edit.key[-1:] == (ENGINES[name].default_key,)
+
+
+def _list_missing_edits(
+    now: File | None, original: File | None, edits: tuple[Edit, ...], wanted: ProposedFile
+) -> tuple[Edit, ...]:
+    """List the edits by which the present text would have all wanted keys.
+
+    Args:
+        now: the present file.
+        original: the file without us.
+        edits: our edits of the file without us.
+        wanted: the path of the config, and the wanted keys.
+    """
+    present_text = text_of(now, wanted.path)
+    if present_text == text_of(original, wanted.path):
+        return edits  # else a text of megabytes would be edited twice
+    _, missing = _add_keys(present_text, wanted)
+    return missing
+
+
+def _keep_file(  # noqa: PLR0913 - what is known of a file
+    name: str, wanted: ProposedFile, facts: Facts, *, row: ConfigRow | None, now: File, original: File | None
+) -> ConfigChange:
+    """Plan no write of a file with all wanted settings and without an unwanted setting of ours.
+
+    Args:
+        name: the engine's name.
+        wanted: the path of the config, and the wanted keys.
+        facts: the facts about the node.
+        row: the row of the file; None for a file without a row.
+        now: the file.
+        original: the file without us.
+    """
+    if row is None and wanted.keys and facts.record.engine(name) is None:
+        # The file has all wanted settings without us, and keeps them after our undo.
+        return ConfigChange(None, _row_as_found(name, wanted.path, now, facts), original)
+    if row is not None and wanted.path in facts.lost:
+        # The saved copy is lost. A new copy is made from the present text.
+        return ConfigChange(None, replace(row, original=Saved.of(original), ours=(now.digest,)), original)
+    return ConfigChange(None, row, None)
 
 
 def _add_keys(text: str, wanted: ProposedFile) -> tuple[str, tuple[Edit, ...]]:

@@ -72,18 +72,26 @@ def find_running_containers(
         if kind.has_shims:
             continue
         engine = _find_engine(engines, row.name) or engine_of_row(row)
-        # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
-        handlers: dict[str, PurePosixPath] = {}
-        for name, binary in engine.served.binaries.items():
-            if PurePosixPath(binary) in binaries:
-                handlers[name] = PurePosixPath(binary)
-        handlers.update(row.runtimes)
-        default = engine.served.default
-        if default in handlers and not restarts:
-            handlers[""] = handlers[default]
+        handlers = _list_handlers(engine, row, binaries, restarts=restarts)
         state = engine.state or row.state or kind.state.usual
         containers += list_crio_containers(host, row.name, state, handlers, binaries, leads=leads)
     return tuple(containers)
+
+
+def _list_handlers(
+    engine: EngineState, row: EngineRow, binaries: frozenset[PurePosixPath], *, restarts: bool
+) -> dict[str, PurePosixPath]:
+    """Map the handlers that lead to our runtimes to their programs, "" for pods without a handler."""
+    # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
+    handlers: dict[str, PurePosixPath] = {}
+    for name, binary in engine.served.binaries.items():
+        if PurePosixPath(binary) in binaries:
+            handlers[name] = PurePosixPath(binary)
+    handlers.update(row.runtimes)
+    default = engine.served.default
+    if default in handlers and not restarts:
+        handlers[""] = handlers[default]
+    return handlers
 
 
 def _find_engine(engines: Collection[EngineState], name: str) -> EngineState | None:

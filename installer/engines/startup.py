@@ -356,37 +356,40 @@ def find_moves(engine: EngineState) -> Iterator[str]:
 
     A place is a directory, the socket, or the config. Places set by files are compared elsewhere.
     """
-    present_words, later_words = _list_words(engine)
-    if later_words is None or engine.next_start is None:
+    later_start = engine.next_start
+    if later_start is None:
         return
+    present_words, _ = _list_words(engine)
     present_variables: Mapping[str, str] = {}
     if engine.started is not None and not engine.started.guessed:
         present_variables = engine.started.environment
-    later_variables = engine.next_start.environment
     # The engine itself reports neither of these two places.
     usual_files = {"config": str(engine.kind.config), "drop-ins": str(engine.kind.drop_ins.directory)}
 
     for place, flags in _list_place_flags(engine.kind).items():
         variable = engine.kind.cmdline.variables.get(place, "")
         present = value_of(present_words or (), flags) or present_variables.get(variable)
-        later = value_of(later_words, flags)
-        name = flags[0]
-        if later is None and variable in later_variables:
-            later = later_variables[variable]
-            name = variable
-
-        is_file = place in usual_files
-        if present_words is None and is_file:
+        later, name = _find_next_value(later_start, flags, variable)
+        if present_words is None and place in usual_files:
             continue  # unknown
         if present_words is not None and present == later:
             continue
+
         usual = usual_files.get(place)
         present = present or engine.served.places.get(place, usual)
-        if is_file:
+        if place in usual_files:
             later = later or usual
         if later and not (present and normpath(present) == normpath(later)):
             runs = present or "what its config says"
             yield f"{name} {later}, and it runs with {runs}"
+
+
+def _find_next_value(start: Started, flags: Sequence[str], variable: str) -> tuple[str | None, str]:
+    """Return the value of a place at a start, None for no value; and the flag or variable with the value."""
+    value = value_of(start.words, flags)
+    if value is None and variable in start.environment:
+        return start.environment[variable], variable
+    return value, flags[0]
 
 
 def _list_place_flags(kind: Engine) -> dict[str, tuple[str, ...]]:
