@@ -8,7 +8,8 @@ Each goes the same way:
    (gate.py).
 3. restart.py decides whether the engine is restarted for them, and expected.py says what the engine has to
    serve then.
-4. This module makes the steps, and the ledger's rows.
+4. This module makes the steps, and the ledger's rows; pending.py says what an engine without a restart has
+   not read.
 """
 
 from collections.abc import Iterator, Sequence

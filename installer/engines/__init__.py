@@ -1,6 +1,6 @@
 """The engines: each engine is a class in its own file, and a line of the table here.
 
-Imports host, model and config_text. Begin with observe.py, then dry_run.py and restart.py.
+Imports host, model and config_text. Begin with observe.py, then dry_run.py and reload.py.
 """
 
 from pathlib import PurePosixPath
