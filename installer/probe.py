@@ -11,7 +11,7 @@ import os
 import sys
 
 MOST_BYTES = 64 << 10
-AT_WORK = "run has not ended its first install: wait, or see its log"
+AT_WORK = "run is still at its first install: wait, or see its log"
 
 
 def main(words: list[str]) -> int:

@@ -33,7 +33,7 @@ AGAIN = "again"
 # A child's mark of its progress, in front of its answer.
 IN_STEP = b"1"
 BETWEEN_STEPS = b"0"
-HUNG = "killed, for it hung"  # the end of a child that gave no sign of life
+HUNG = "killed because it hung"  # the end of a child that gave no sign of life
 COMPARE_S = 2.0  # between two looks at the node
 QUIET_S = 1.0  # without a further change before a check begins
 UNQUIET_S = 10.0  # of changes, after which a check begins all the same

@@ -268,20 +268,17 @@ def test_a_name_of_two_words_is_no_name_of_a_runtime() -> None:
 def test_colours_are_for_a_terminal_that_has_them_and_a_user_who_wants_them(
     host: dict[str, str], variables: dict[str, str]
 ) -> None:
+    environment = WIDE | host | variables | {"TOOLKIT_INSTALLER_LOG_FORMAT": "auto"}
     shown = b""
     for verb in ("plan", "install"):
-        child, terminal = pty.fork()
-        if not child:
-            os.execve(  # noqa: S606 - no shell is meant to be there
-                sys.executable,
-                [sys.executable, "-m", "installer", verb],
-                {**WIDE, **host, **variables, "TOOLKIT_INSTALLER_LOG_FORMAT": "auto"},
-            )
-        with suppress(OSError):  # the terminal of a process that has ended
-            while some := os.read(terminal, 1 << 16):
-                shown += some
-        os.close(terminal)
-        os.waitpid(child, 0)
+        ours, terminal = pty.openpty()
+        command = [sys.executable, "-m", "installer", verb]
+        with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment):
+            os.close(terminal)
+            with suppress(OSError):  # its last process has closed the terminal
+                while some := os.read(ours, 1 << 16):
+                    shown += some
+        os.close(ours)
 
     assert b"installed" in shown
     assert (b"\x1b[" in shown) == (variables == {"TERM": "xterm"}), shown

@@ -135,7 +135,7 @@ def test_drift_that_is_only_reported_is_told_by_status_probe_and_log_and_left(si
         told = site.status("--json")
         document = json.loads(told.stdout)
         assert (told.returncode, document["look"]["code"], document["ready"]) == (1, "drifted", False)
-        assert "--drift report only tells" in document["look"]["problem"]
+        assert "--drift report repairs nothing" in document["look"]["problem"]
         done = asked(site)
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "repaired")
         assert "nvidia-cdi" in site.read(DAEMON_JSON)
@@ -143,7 +143,7 @@ def test_drift_that_is_only_reported_is_told_by_status_probe_and_log_and_left(si
         said = map(json.loads, ended(child).splitlines())
     (event,) = (line for line in said if line["event"] == "drift not repaired")
     assert event["code"] == "drifted"
-    reason = "missing there, or with another value: nvidia, nvidia-cdi, nvidia-legacy"
+    reason = "missing or different: nvidia, nvidia-cdi, nvidia-legacy"
     assert f"/etc/docker/daemon.json: {reason}" in event["problem"]
     assert "toolkit-installer reconcile" in event["remedy"]
 

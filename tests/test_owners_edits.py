@@ -143,7 +143,7 @@ def test_a_plan_names_each_runtime_that_is_missing_or_changed_and_no_other(site:
 
     gone = site.call("plan").stdout
 
-    reason = f"edit /{path}: missing there, or with another value: nvidia"
+    reason = f"edit /{path}: missing or different: nvidia"
     assert (f"{reason}\n" in changed, f"{reason}, nvidia-cdi, nvidia-legacy\n" in gone) == (True, True)
 
 

@@ -10,7 +10,7 @@ ALMOST = "x" * 250  # a name that is fine, but not with what we put around it wh
 
 
 SHORTER = "choose a shorter path"
-NO_DIRECTORY = "put a file in its place, or move it away"
+NO_DIRECTORY = "remove it, or put a regular file in its place"
 NO_FILE = "make every part of the path above it a directory"
 
 

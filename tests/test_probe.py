@@ -103,7 +103,7 @@ def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(
     ready, alive = probed(image, site, "--ready"), probed(image, site, "--alive")
 
     assert (ready.returncode, alive.returncode) == (1, 1)
-    assert "start run, or see the log of the last one" in ready.stdout
+    assert "start run, or see the log of the last run" in ready.stdout
 
 
 def test_the_next_run_removes_what_a_killed_one_has_said_before_it_has_its_pid(site: Site) -> None:

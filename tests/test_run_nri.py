@@ -228,7 +228,7 @@ def test_a_plugin_that_hangs_is_ended_and_another_takes_its_place(site: Nri) -> 
 
     assert "toolkit_installer_nri_missed_containers 0.0\n" in counted
     assert given["payload"]
-    assert json.loads(again)["ended"] == "killed, for it hung"
+    assert json.loads(again)["ended"] == "killed because it hung"
 
 
 STOPPED = "import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP); time.sleep(100)"

@@ -239,7 +239,7 @@ def undo_specifications(facts: Facts, *, stays: bool) -> Part:
     originals = [without_us(row.path, facts) for row in rows]
     return Part(
         PartId.CDI,
-        for_reason("the CDI specification there is ours", steps),
+        for_reason("the CDI specification at that path is ours", steps),
         Record(configs=rows, cdi=facts.record.cdi),
         in_progress=rows,
         backups=tuple(file for file in originals if file is not None),

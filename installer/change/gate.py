@@ -410,7 +410,7 @@ def _refuse_fatal(
     may_restart = engine.serving is None and after.rest_digest
     if not after.fatal or may_restart or not is_restarted:
         return None
-    reason = f"it would not come up again with the config it has: {after.fatal}"
+    reason = f"it would not start again with its present config: {after.fatal}"
     return _refuse_texts(engine, candidate, reason, after.remedy or "correct that config")
 
 

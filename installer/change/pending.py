@@ -108,7 +108,7 @@ def explain_still_served(request: UndoRequest, candidate: UndoCandidate) -> Inst
         return None
     # A dockerd that is signalled keeps a runtime that its file does not name any more: only a restart helps.
     restart = f"run systemctl restart {engine.unit}" if engine.unit else f"restart {engine.title}"
-    problem = f"undo everything ({reason}, for it was not restarted)"
+    problem = f"undo everything ({reason}, because it was not restarted)"
     return InstallerError(problem, remedy=f"{restart}, then {TRY_AGAIN}", code="restart-pending")
 
 

@@ -12,7 +12,7 @@ from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, Record
 from installer.model.steps import Planned, Reload, Step, WriteConfig
 
-PASSING: Final = "an intermediate text for one reload: dockerd keeps a key that its file leaves out"
+PASSING: Final = "an intermediate text for one reload: dockerd would keep a key that the new text leaves out"
 PASSED: Final = "the reload that needed the intermediate text is done"
 
 
@@ -73,7 +73,7 @@ def _explain_write(step: WriteConfig, row: ConfigRow | None, former_row: ConfigR
     missing = list_missing(present, edits, syntax, name=str(step.path))
     wanted = {group_of(edit.key, row.engine) for edit in missing}
     if wanted:
-        return f"missing there, or with another value: {', '.join(sorted(wanted))}"
+        return f"missing or different: {', '.join(sorted(wanted))}"
 
     earlier_edits = former_row.edits if former_row else ()
     unwanted = set()
@@ -85,7 +85,7 @@ def _explain_write(step: WriteConfig, row: ConfigRow | None, former_row: ConfigR
     unwanted.discard("")
     if unwanted:
         return f"it still has {', '.join(sorted(unwanted))}, which this install does not ask for"
-    return "our keys there differ from what is asked for"
+    return "our keys there differ from what this install wants"
 
 
 def _explain_reload(reload: Reload, engine: EngineState) -> str:
@@ -103,7 +103,7 @@ def _explain_reload(reload: Reload, engine: EngineState) -> str:
     reasons = (
         (engine.outdated, "its config was changed after its start"),
         (missing, f"it does not serve {', '.join(missing)}"),
-        (other, f"it serves {', '.join(other)} otherwise than asked for"),
+        (other, f"it serves {', '.join(other)} with other settings than this install wants"),
         (still, f"it still serves {', '.join(still)}"),
         (serving.default in reload.demoted, f"its default runtime is {serving.default}"),
         (reload.cdi and serving.cdi is False, "it does not serve CDI devices"),

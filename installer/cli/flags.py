@@ -111,7 +111,7 @@ FLAGS: Final = (
     Flag("--runtime", ENGINE, "Engine to configure; auto: all that run here.", (AUTO,), (AUTO, *ENGINES)),
     _plain("--mode", ENGINE, "How containers get GPUs: by our runtimes, by CDI, or by NRI."),
     _plain("--toolkit-source PATH", TOOLKIT, "Root of the toolkit; the host's own is used in place."),
-    _plain("--install-dir PATH", PATHS, "Directory on the host that gets toolkit/."),
+    _plain("--install-dir PATH", PATHS, "Directory on the host in which toolkit/ is made."),
     _plain("--host-root PATH", PATHS, "Where this process finds the host's root."),
     Flag("--mount HOST=HERE", PATHS, "Another directory of the host, and where this process finds it.", ()),
     _plain("--driver-root PATH", TOOLKIT, "The driver's root on the host; auto: /run/nvidia/driver or /."),
@@ -139,7 +139,7 @@ FLAGS: Final = (
     _plain("--on-exit", BEHAVIOUR, "What run does when stopped: uninstall, keep, or as the DaemonSet says."),
     _plain("--in-use", BEHAVIOUR, "What uninstall does while containers use our runtimes."),
     _plain("--drift", BEHAVIOUR, "What run does when the node no longer matches the install."),
-    _plain("--accept-pending", BEHAVIOUR, "Let a restart apply what others changed and did not restart for."),
+    _plain("--accept-pending", BEHAVIOUR, "Let a restart apply others' changes that are not in force yet."),
     _plain("--retry", BEHAVIOUR, "Try a plan again although it failed before."),
     _plain("--adopt", BEHAVIOUR, "Let uninstall remove what NVIDIA's own installer left, too."),
     _plain("--metrics-textfile PATH", MONITORING, "File *.prom for node_exporter, in an existing directory."),
@@ -156,10 +156,8 @@ FLAGS: Final = (
     Flag(
         "--max-restarting NUMBER", CLUSTER, "Nodes that restart an engine at once, if no Lease says so.", ""
     ),
-    Flag(
-        "--stop-after NUMBER", CLUSTER, "Failed nodes after which no node restarts an engine, likewise.", ""
-    ),
-    Flag("--canary SELECTOR", CLUSTER, "Labels of the nodes that restart an engine first, likewise.", ""),
+    Flag("--stop-after NUMBER", CLUSTER, "Failed nodes after which restarts stop, if no Lease says so.", ""),
+    Flag("--canary SELECTOR", CLUSTER, "Labels of the nodes that restart first, if no Lease says so.", ""),
     Flag("--soak SECONDS", CLUSTER, "Seconds that a restarted engine must serve before the next turn.", 30.0),
     Flag("--log-format", OUTPUT, "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )

@@ -333,7 +333,7 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
         reason = "; ".join(moves)
     if not reason:
         return ""
-    return f"it would not come up again, another process has just written {names}: {reason}"
+    return f"it would not start again, another process has just written {names}: {reason}"
 
 
 def find_start_failures(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:

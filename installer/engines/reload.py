@@ -383,7 +383,7 @@ def _describe(answer: EngineState, step: Reload) -> str:
     if wrong:
         description += f", with other settings than asked for in {', '.join(wrong)}"
     if not serving.ready:
-        description += ", and calls itself not ready"
+        description += ", and reports that it is not ready"
     return description
 
 

@@ -459,7 +459,9 @@ def refuse_without_unit(engine: EngineState, reason: str) -> InstallerError:
             "run it as a systemd service, or configure it unverified with ", Option("restart-mode", "none")
         )
     else:
-        remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
+        remedy = (
+            "run with the host's pid namespace (hostPID: true), because its process cannot be seen from here"
+        )
     return InstallerError(
         f"{engine.kind.reload_verb} {engine.title} ({reason})", remedy=remedy, code="engine-not-reloaded"
     )

@@ -358,7 +358,7 @@ def _read(fd: int, path: PurePosixPath) -> File:
 
 
 def _no_file(path: PurePosixPath, found: str) -> InstallerError:
-    remedy = "put a file in its place, or move it away"
+    remedy = "remove it, or put a regular file in its place"
     return InstallerError(f"read {path} (it is {found})", remedy=remedy, code="file-not-replaceable")
 
 

@@ -201,7 +201,8 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         problem = f"start (another instance holds {path}{_describe_holder(local)})"
-        remedy = "wait until it ends; if it is a run, reconcile has it check now, and its stop uninstalls"
+        of_run = "toolkit-installer reconcile makes it check now, and stopping it uninstalls"
+        remedy = f"wait until it ends; if it is a run, {of_run}"
         raise LockedError(problem, remedy=remedy) from error
 
 

@@ -163,7 +163,7 @@ def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
     # A busy systemd still answers questions, but runs its jobs only when it is idle.
     if _withdraw(host, unit, before):
         raise NotBegunError(
-            f"restart {unit} (systemd has not begun with it within {timeout_s:.0f} s)",
+            f"restart {unit} (systemd has not started the restart within {timeout_s:.0f} s)",
             remedy="wait until systemd is idle, then run again (systemctl list-jobs and busctl monitor "
             "org.freedesktop.systemd1 show its work)",
         )

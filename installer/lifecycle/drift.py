@@ -141,7 +141,7 @@ def find_refusal(
         reason = InstallerError(
             f"keep {worst} as it was installed (it is changed again and again: {often} "
             f"within an hour, the last at {clock(times[-1])})",
-            remedy=f"find who does (a bootstrap script? configuration management?), then run {RECONCILE}",
+            remedy=f"find what changes it (configuration management? a script?), then run {RECONCILE}",
             code="drift-repeats",
         )
         return Refusal(reason, times[0] + HOUR_S)
@@ -170,7 +170,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
     if policy is Drift.IGNORE:
         reason = f"--drift ignore repairs nothing; {drifted.summary}"
     elif policy is Drift.REPORT:
-        reason = f"--drift report only tells; {drifted.summary}"
+        reason = f"--drift report repairs nothing; {drifted.summary}"
     elif drifted.theirs:
         reason = "another installer's toolkit is there"
         remedy = f"to leave the node to that, stop this program; to make the node ours again, run {RECONCILE}"

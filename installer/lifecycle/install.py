@@ -377,7 +377,7 @@ def _carry_out_install(host: Host, options: Options, ledger: Ledger, plan: Plan)
         log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
     unasked = [name for name in plan.unverified_engines if name not in plan.pending]
     if unasked:
-        unknown = "they were not asked whether they serve our runtimes"
+        unknown = "the engines were not asked whether they serve our runtimes"
         log.warning("not verified", engines=unasked, reason=unknown)
     metrics.publish_success(host, options, ledger, plan)
     return plan

@@ -499,8 +499,8 @@ def explain_unproven(
         return f"nothing is installed: {remedy}"
     if not waits:
         return (
-            f"no toolkit-installer run waits (normal after install; {pid_file} is not locked): "
-            "start run, or see the log of the last one"
+            f"no toolkit-installer run waits (this is normal after install; {pid_file} is not locked): "
+            "start run, or see the log of the last run"
         )
     if last_check and last_check.current:
         if last_check.problem is not None:

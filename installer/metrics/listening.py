@@ -88,5 +88,7 @@ def _bind(host: Host, where: Listen) -> Listener:
         return listen_unix(local)
     except OSError as error:
         problem = f"listen on {where} ({(error.strerror or str(error)).lower()})"
-        remedy = Remedy("free it, or choose another, such as unix:PATH, with ", Option("metrics-listen"))
+        remedy = Remedy(
+            "free it, or choose another address, such as unix:PATH, with ", Option("metrics-listen")
+        )
         raise InstallerError(problem, remedy=remedy, code="name-taken") from error

@@ -230,7 +230,7 @@ def describe(step: Step) -> StepDescription:
             return _describe_directory(step)
         case FindRuntimes(kind):
             text = f"make sure that {kind.title} finds the runtimes"
-            return StepDescription(text, "runtimes found by the engine", {"engine": kind.name})
+            return StepDescription(text, "runtimes visible to the engine", {"engine": kind.name})
         case WriteConfig():
             return _describe_write(step)
         case InstallVersion():
@@ -249,7 +249,7 @@ def describe(step: Step) -> StepDescription:
             return StepDescription(f"generate the CDI specification {cdi.path}", "", {})
         case ProveUnused():
             text = "make sure that no container runs on the runtimes, and that nothing names their programs"
-            return StepDescription(text, "no use of our programs found", {})
+            return StepDescription(text, "no remaining use found", {})
         case _:
             assert_never(step)
 

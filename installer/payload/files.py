@@ -266,7 +266,7 @@ def check_artifacts(
         yield _refuse(f"find {what} under {source_root}", "use ", right)
     elif not found:
         flaw = f" ({facts.source_flaw})" if facts.source_flaw else ""
-        where = ", which is / where apt or dnf has installed it"
+        where = ", which is / if apt or dnf installed it"
         yield _refuse(
             f"find an NVIDIA container toolkit under {source_root}{flaw}",
             "name its root with ",

@@ -260,7 +260,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
     planned = for_reason("nothing refers to it", steps)
     hooked = next((each.engine for each in facts.record.configs if is_hook(each)), "")
     if steps:
-        reason = "containers may have been started, and files written, since the node was looked at"
+        reason = "containers and files may have changed since the plan was made"
         planned = ((ProveUnused(hooked), reason), *planned)
     return Part(PartId.TOOLKIT, planned, obstacles=obstacles)
 

@@ -19,7 +19,7 @@ from installer.model.options import Options
 
 Mode = Literal["runtime", "cdi"]
 ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
-WORKS: Final = "run has not ended its first install, or its undo: wait, or see its log"
+WORKS: Final = "run is still at its first install, or at its undo: wait, or see its log"
 SOON_S: Final = 2.0
 POLL_S: Final = 0.05
 NO_PROBLEM: Final = Problem(code="", text="", remedy="")

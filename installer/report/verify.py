@@ -264,7 +264,7 @@ def _find_problems(expected: Expectation, observed: Observation) -> Iterator[Pro
     if not observed.runtime_started:
         reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
         remedy = f"load the driver; where status names a program that is missing, install again; {doctor}"
-        yield Problem(f"NVIDIA's runtime took no part ({reason})", remedy)
+        yield Problem(f"NVIDIA's runtime was not started ({reason})", remedy)
 
     absent = [device for device in expected.devices if f"device {device}" not in lines]
     if absent:

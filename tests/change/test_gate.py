@@ -333,7 +333,7 @@ def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found
     back = plan_undo(facts, RESTARTS, lambda *_: found)
 
     assert back.steps == ()
-    assert "it would not come up again" in back.needed[0].problem
+    assert "it would not start again" in back.needed[0].problem
     assert (final_of(back).engines, final_of(back).configs) == (facts.record.engines, facts.record.configs)
     assert plan_undo(undoing(case, stopped=True), RESTARTS, lambda *_: found).final is None
 

@@ -223,7 +223,7 @@ def test_programs_stay_while_crio_starts_them(crio: Node) -> None:
 
     assert [each.returncode for each in left] == [4, 4]
     reason = (
-        "undo everything (CRI-O still serves nvidia, nvidia-cdi, nvidia-legacy, for it was not restarted)"
+        "undo everything (CRI-O still serves nvidia, nvidia-cdi, nvidia-legacy, because it was not restarted)"
     )
     assert reason in sentence(left[1].stderr)
     assert "run systemctl restart crio.service, then run toolkit-installer" in sentence(left[1].stderr)

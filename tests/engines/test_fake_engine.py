@@ -57,7 +57,7 @@ def faked(fake_node: Node) -> Iterator[Node]:
         pytest.param("hang", "within 5 s", id="it accepts and never answers"),
         pytest.param("die-later", "level=fatal the fake thought better of it", id="it dies right after it"),
         pytest.param("lie", "it serves runc=(built in), default runc)", id="it serves what it served"),
-        pytest.param("unready", "calls itself not ready", id="it is not ready"),
+        pytest.param("unready", "reports that it is not ready", id="it is not ready"),
     ],
 )
 def test_an_engine_that_goes_wrong_is_rolled_back_and_left_alone_from_then_on(

@@ -215,7 +215,7 @@ def test_no_verb_restarts_into_what_somebody_has_broken_since(containerd_node: N
     for path, broken in texts:
         whole = node.read(path)
         node.write(path, broken)
-        refused("it refuses the config it has: ", "it would not come up again with the config it has: ")
+        refused("it refuses the config it has: ", "it would not start again with its present config: ")
         node.write(path, whole)
     for command in (["ln", "-s", "/srv/gone.toml", no_file], ["mkdir", no_file]):
         node.run(command)

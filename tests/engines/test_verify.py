@@ -90,7 +90,7 @@ def test_what_is_missing_on_the_way_is_named_and_nothing_stays(node: Node) -> No
     replaced = verify(node)
 
     assert [without_driver[0], failing[0], replaced[0]] == [1, 1, 1]
-    assert all("took no part" in each["found"] for each in without_driver[1].values()), without_driver
+    assert all("was not started" in each["found"] for each in without_driver[1].values()), without_driver
     assert "no container could be run" in failing[1]["nvidia"]["found"]
     assert "not ours" in replaced[1]["nvidia"]["found"]
     for _, found in (failing, replaced):

@@ -161,7 +161,7 @@ def test_a_restart_that_systemd_does_not_come_to_is_taken_back(tmp_path: Path) -
     systemd = Busy({UNIT: FakeUnit()})
 
     with pytest.raises(
-        NotBegunError, match=r"systemd has not begun with it within 1 s.*; wait until systemd is idle"
+        NotBegunError, match=r"systemd has not started the restart within 1 s.*; wait until systemd is idle"
     ):
         restarted(tmp_path, systemd, Patience(0.3, never))
 

@@ -25,7 +25,7 @@ from installer.model.steps import (
 )
 
 CONFIG = "/etc/containerd/config.toml"
-WHY = "missing there, or with another value: the runtime nvidia"
+WHY = "missing or different: the runtime nvidia"
 FILE = Drifted({CONFIG: WHY})
 RESTART = Drifted({CONFIG: WHY, "containerd": "it does not serve nvidia"}, ("containerd",))
 NOW = 100_000.0
@@ -42,7 +42,7 @@ def clock(moment_s: float) -> str:
         (Drift.AUTO, FILE, ""),
         (Drift.AUTO, RESTART, "containerd would have to be restarted"),
         (Drift.REPAIR, RESTART, ""),
-        (Drift.REPORT, FILE, "--drift report only tells"),
+        (Drift.REPORT, FILE, "--drift report repairs nothing"),
         (Drift.IGNORE, FILE, "--drift ignore repairs nothing"),
     ],
 )
@@ -106,7 +106,7 @@ def test_the_end_says_who_has_to_be_found_and_until_when_nothing_is_done() -> No
     assert refusal.reason.code == "drift-repeats"
     assert f"keep {CONFIG} as it was installed" in refusal.reason.problem
     assert f"5 repairs within an hour, the last at second {NOW - 2600:g}" in refusal.reason.problem
-    assert "find who does" in refusal.reason.remedy
+    assert "find what changes it" in refusal.reason.remedy
     assert refusal.until_s == NOW + 600
 
 

@@ -310,7 +310,7 @@ def state(name: str) -> EngineState:
 WRITTEN = "version = 2\nroot = '/ours'\n"
 DONE = WriteConfig("containerd", TOML, None, File(WRITTEN.encode()))
 ANOTHER = "another process has just written"
-FATAL = f"cannot restart containerd (it would not come up again, {ANOTHER} {TOML}: "
+FATAL = f"cannot restart containerd (it would not start again, {ANOTHER} {TOML}: "
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ OTHER_TABLE = Reload(
     ENGINES["containerd"], (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),)
 )
 STILL = "runc=(built in), nvidia=/opt/nvidia, default runc"
-NOT_READY = "nvidia=/opt/nvidia, default runc, and calls itself not ready"
+NOT_READY = "nvidia=/opt/nvidia, default runc, and reports that it is not ready"
 OTHERWISE = "nvidia=/opt/nvidia, default runc, with other settings than asked for in nvidia"
 
 

@@ -32,7 +32,7 @@ MINE, THEIRS = Runtime(str(OURS)), Runtime("/opt/theirs", {"path": "/opt/theirs"
 WANTED, GONE = Reload(ENGINES["containerd"], (ENTRY,)), Reload(ENGINES["containerd"], (), (ENTRY,))
 THREE = replace(WANTED, present=(ENTRY, RuntimeEntry("a", OURS), RuntimeEntry("b", OURS)))
 DEMOTED = replace(GONE, demoted=frozenset({"nvidia"}))
-WELL, OTHERWISE = "its config is restored", "it serves nvidia otherwise than asked for"
+WELL, OTHERWISE = "its config is restored", "it serves nvidia with other settings than this install wants"
 
 
 def engine(name: str, serving: EffectiveConfig | None, **more: Any) -> EngineState:

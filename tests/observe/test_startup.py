@@ -298,7 +298,7 @@ def test_crio_and_containerd_print_where_they_are() -> None:
 
 WELL = FakeUnit(can_reload=True)
 REACHED = "run it as a systemd service, or configure it unverified with --restart-mode none"
-UNSEEN = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
+UNSEEN = "run with the host's pid namespace (hostPID: true), because its process cannot be seen from here"
 OUTSIDE = "restart containerd (it runs outside any systemd service)"
 
 

@@ -28,7 +28,7 @@ GOOD = Observation("", f"{MARK}\n", BINARY, wrapper_started=True, runtime_starte
         (EXPECTED, replace(GOOD, started_by=None), "that is not ours"),
         (replace(EXPECTED, runtime=""), replace(GOOD, started_by=None), ""),  # a hook of the default runtime
         (EXPECTED, replace(GOOD, wrapper_started=False), "was not started"),
-        (EXPECTED, replace(GOOD, runtime_started=False), "took no part"),
+        (EXPECTED, replace(GOOD, runtime_started=False), "was not started"),
         (EXPECTED, replace(GOOD, cleanup_failure="pod 1"), "not removed: pod 1"),
         (GPUS, GOOD, "not in the container: /dev/nvidia0, /dev/nvidia1"),
         (GPUS, replace(GOOD, output=SEES.replace("550.54.15", "535.1")), "no library of driver"),

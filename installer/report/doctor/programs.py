@@ -116,7 +116,7 @@ def check_engine_ready(node: Node) -> Verdict:
         if exam.failed:
             return exam.silence_reason
         if exam.serving and not exam.serving.ready:
-            return "it calls itself not ready"
+            return "it reports that it is not ready"
         return ""
 
     return judge_engines(node, find_flaw, "ready")
@@ -171,7 +171,7 @@ def check_engine_below(exam: model.EngineExam) -> str:
     return f"cannot {exam.start_problem}" if exam.start_problem else ""
 
 
-@by_engine("each starts with the configs it has")
+@by_engine("each would start with its present configs")
 def check_config_accepted(exam: model.EngineExam) -> str:
     if exam.config_error:
         return exam.config_error
@@ -197,7 +197,7 @@ def check_config_in_force(node: Node) -> Verdict:
     def find_pending_difference(exam: model.EngineExam) -> str:
         return _explain_difference(exam) if exam.name in pending else ""
 
-    verdict = judge_engines(node, find_difference, "what configs say is served")
+    verdict = judge_engines(node, find_difference, "the engines serve what their configs say")
     if verdict.level is not model.Level.OK:
         return verdict
 
@@ -362,7 +362,7 @@ def check_runtime_served(node: Node) -> Verdict:
     for_engines = any(toolkit.directory not in model.PACKAGED for toolkit in node.toolkits)
     serving = {exam.name for exam in node.engines if exam.serving is not None}
     level = bad if for_engines and serving <= lacking else warn
-    fine = "a runtime of NVIDIA's in each"
+    fine = "each serves a runtime of NVIDIA's"
     if node.without_runtime:
         fine += " that needs one"
     return judge_engines(node, find_lack, fine, level)
@@ -392,7 +392,7 @@ def check_hook_programs(node: Node) -> Verdict:
     return judge(missing, "", "all there")
 
 
-@by_engine("as the runtime that they wrap")
+@by_engine("the options of the runtime that they wrap")
 def check_runtime_options(exam: model.EngineExam) -> str:
     runc_driver = _read_cgroup_driver(exam, "runc")
     if not runc_driver:

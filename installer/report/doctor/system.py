@@ -328,16 +328,16 @@ def check_cdi_specification(node: Node) -> Verdict:
     if paths:
         return ok(list_words(paths))
     if node.by_cdi is not None:
-        return none("cdi-alone judges that of --mode cdi")
+        return none("see cdi-alone: an install with --mode cdi or nri is there")
     modes = {toolkit.value("nvidia-container-runtime", "mode") for toolkit in node.toolkits}
     if "cdi" in modes and node.driver.loaded:
         return bad('mode is "cdi", and there is no specification for nvidia.com/gpu')
-    return none("no mode needs one; nvidia-cdi makes its own")
+    return none("not needed: no toolkit has mode cdi, and nvidia-cdi makes its own")
 
 
 def check_cdi_alone(node: Node) -> Verdict:
     if node.by_cdi is None:
-        return none("engines were not left to CDI alone by us")
+        return none("no install with --mode cdi or nri")
 
     problems = []
     remedies = []

@@ -94,7 +94,7 @@ def doctor(options: Options, columns: int, *, as_json: bool, show_all: bool = Fa
     """
     host = Host.under(options.host_root, options.mounts)
     if not may_read_all(host.local_path(ROOT)):
-        problem = "check this node (only root can read all of it)"
+        problem = "check this node (only root can read everything that the checks need)"
         remedy = "run as root: sudo toolkit-installer doctor"
         raise InstallerError(problem, remedy=remedy, code="file-operation-failed")
 
