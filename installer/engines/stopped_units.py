@@ -12,7 +12,7 @@ from msgspec import Struct
 from installer.engines import ENGINES
 from installer.engines.apis import api_of
 from installer.engines.config_texts import tree_of
-from installer.engines.startup import KILLING, path_of
+from installer.engines.startup import KILLING, find_place, path_of, predict_next_start
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
@@ -26,6 +26,7 @@ from installer.host.processes import (
     words_of,
 )
 from installer.host.sockets import list_listening
+from installer.model.effective import EffectiveConfig
 from installer.model.engine import Engine, EngineState, RestartedUnit
 from installer.model.facts import count, list_some
 from installer.model.files import Kind
@@ -47,6 +48,7 @@ OTHER_THINGS: Final = frozenset((
     "network", "ns", "plugins", "snapshot", "snapshots", "system", "volume",
 ))  # fmt: skip
 STOPPING_CLIENTS: Final = CLIENTS | {"crictl"}
+USERNS: Final = re.compile(r"\d+\.\d+")  # the ids of a remapped user and group
 COMMANDS: Final = re.compile(r"[;&|()`\n]")  # the separators of a shell's commands
 QUOTES: Final = re.compile(r"""["'{}$]""")
 
@@ -59,8 +61,13 @@ class StoppedUnit(Struct, frozen=True):
     cause: str
     is_active: bool  # not only starting or crashing
     process: Path | None  # its main process, a directory of the host's /proc
-    kill_mode: str
+    start: systemd.UnitStart
     stop_commands: tuple[tuple[str, tuple[str, ...]], ...] = ()  # each with its setting
+
+    @property
+    def kill_mode(self) -> str:
+        """The processes that systemd kills at a stop (systemd.kill(5))."""
+        return self.start.kill_mode
 
 
 class Loss(Struct, frozen=True):
@@ -144,7 +151,7 @@ def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[St
             cause=cause,
             is_active=state.active != "activating",
             process=process,
-            kill_mode=state.start.kill_mode,
+            start=state.start,
             stop_commands=state.stop_commands,
         )
         waiting.extend((other, other_setting, dependent) for other, other_setting in state.stops_along)
@@ -282,6 +289,9 @@ def _find_loss_of_engine(
         stopped: The unit of ``kind``.
         words: The command line of ``kind``; () if unknown.
     """
+    later = predict_next_start(host, EngineState.usual(kind), stopped.start)
+    if later is not None:
+        words = (later.program, *later.words)
     config = path_of(words, kind.cmdline.config) or kind.config
     failure = api_of(kind).explain_failing_start(host, EngineState.usual(kind), words, config)
     if failure:  # the engine is stopped, and does not start again
@@ -295,18 +305,48 @@ def _find_loss_of_engine(
     for socket in _list_sockets(kind, stopped):
         local_socket = host.local_path(socket)
         with suppress(InstallerError):
-            if is_restored and api_of(kind).ask(local_socket, timeout_s=ASK_S).serving.live_restore:
+            serving = api_of(kind).ask(local_socket, timeout_s=ASK_S).serving
+            move = _describe_moved_data(host, kind, serving, words, config)
+            if is_restored and serving.live_restore and not move:
                 return None
             names = api_of(kind).list_running_names(local_socket, timeout_s=ASK_S)
             if not names:
                 return None
-            return Loss(f"{count(len(names), 'container')}: {list_some(names)}", remedy)
+            containers = f"{count(len(names), 'container')}: {list_some(names)}"
+            if move:
+                remedy = f"restart {stopped.name} at a time of your choice"
+                return Loss(f"{containers} ({move})", remedy)
+            return Loss(containers, remedy)
 
     ids = list(_list_tasks(host, engine, kind.namespace))
     if not ids:
         return None
     containers = f"{count(len(ids), 'container')}, unless it has {key}, which it does not tell now"
     return Loss(containers, "make it answer")
+
+
+def _describe_moved_data(
+    host: Host, kind: Engine, serving: EffectiveConfig, words: Sequence[str], config: PurePosixPath
+) -> str:
+    """Describe how the next start of an engine moves its data, without which it finds no container; or "".
+
+    Args:
+        host: The node.
+        kind: The engine: Docker.
+        serving: The config in force.
+        words: The command line of the next start.
+        config: The config of the next start.
+    """
+    in_force = serving.settings.get("data-root")
+    if kind.data is None or not isinstance(in_force, str):
+        return ""
+    present = PurePosixPath(in_force)
+    if USERNS.fullmatch(present.name):  # dockerd with userns-remap tells a directory below its data-root
+        present = present.parent
+    wanted = find_place(host, kind.data, words, config) or kind.data.usual
+    if host.local_path(wanted) == host.local_path(present):
+        return ""
+    return f"its next start has the data-root {wanted}, and it runs with {present}"
 
 
 def _list_sockets(kind: Engine, stopped: StoppedUnit) -> list[PurePosixPath]:

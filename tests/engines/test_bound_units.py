@@ -206,6 +206,32 @@ def test_a_docker_that_is_restarted_along_is_told_awaited_and_not_left_down_in_s
 
 
 @pytest.mark.sampled(16)
+def test_a_docker_whose_next_start_keeps_its_data_elsewhere_is_not_restarted_along(docker_node: Node) -> None:
+    node = docker_node
+    text = json.dumps({**json.loads(DAEMON_JSON), "live-restore": True})
+    node.write(DOCKER, text)
+    bind(node, "BindsTo")
+    run_container(node)
+    pids = [node.pid_of(unit) for unit in ("containerd", "docker")]
+    elsewhere = "1 container: web (its next start has the data-root {}, and it runs with /var/lib/docker)"
+
+    def refused() -> str:
+        done = node.installer(*INSTALL)
+        assert done.returncode == 1, done.stderr
+        assert [node.pid_of(unit) for unit in ("containerd", "docker")] == pids
+        assert is_running(node)
+        return sentence(done.stderr)
+
+    node.write(DOCKER, _with(key="data-root", value="/srv/docker"))
+    assert elsewhere.format("/srv/docker") in refused()
+
+    # The flags of the next start count as well.
+    node.write(DOCKER, text)
+    node.write("/etc/default/docker", "DOCKER_OPTS='--bridge=none --iptables=false --data-root=/srv/opts'\n")
+    assert elsewhere.format("/srv/opts") in refused()
+
+
+@pytest.mark.sampled(16)
 def test_a_roll_back_starts_a_docker_that_an_install_has_taken_down(docker_node: Node) -> None:
     node = docker_node
     node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))

@@ -24,7 +24,12 @@ from installer.model.files import File, Meta
 
 FEATURES: Final = "features"
 # Keys of daemon.json, and their names in the answer to /info.
-TOLD: Final = {"debug": "Debug", "labels": "Labels", "live-restore": "LiveRestoreEnabled"}
+TOLD: Final = {
+    "data-root": "DockerRootDir",
+    "debug": "Debug",
+    "labels": "Labels",
+    "live-restore": "LiveRestoreEnabled",
+}
 CDI: Final = "cdi"
 CONFIG_FLAGS: Final = ("--config-file",)
 RUNTIMES: Final = "runtimes"
