@@ -1,6 +1,7 @@
 """Engines not found by ``auto``: they listen on other sockets than the usual sockets."""
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -22,37 +23,49 @@ OTHER_PROTOCOLS: Final = ("nri.sock", "debug.sock", ".ttrpc")
 
 
 def find_other_engines(host: Host, known: Collection[EngineState]) -> tuple[OtherEngine, ...]:
-    """Find the engines with CRI that are not among ``known``, and on no usual socket.
-
-    Engines of distributions, which generate the config, have names and sockets of their own.
-    """
+    """Find the engines with CRI that are not among ``known``, and on no usual socket."""
     found: list[OtherEngine] = []
-    kinds = {kind.process: kind for kind in ENGINES.values() if _is_general(kind)}
     known_sockets = {kind.socket for kind in ENGINES.values()}
     known_sockets.update(engine.socket for engine in known)
     known_pids = {engine.pid for engine in known}
-    asked = 0
-    try:
-        for process in list_host_processes(host, frozenset(kinds)):
-            kind = kinds.get(process.name) or kinds.get(PurePosixPath(process.program).name)
-            if kind is None or process.pid in known_pids or not process.of_host:
-                continue
-            words = read_command_line(host, process)
-            if any(list_generating(kind.process, path, path) for path in map(PurePosixPath, words)):
-                continue
-            for socket in _list_sockets(host, kind, process.pid, words):
-                asked += 1
-                if socket in known_sockets or asked > MOST:
+    tried = 0
+    with suppress(UnfinishedError):  # too many processes: a note is not worth more time
+        for kind, pid, words in _list_processes(host, known_pids):
+            for socket in _list_sockets(host, kind, pid, words):
+                tried += 1
+                if socket in known_sockets or tried > MOST:
                     continue
-                sought = replace(EngineState.usual(kind), socket=socket)
-                engine = ask(host, sought, timeout_s=ANSWER_S)
-                if engine.serving is not None and engine.pid in {None, process.pid}:
-                    owner = unit_of(process.pid, host.local_path(PROC)) or f"pid {process.pid}"
+                if _serves_cri(host, kind, pid, socket):
+                    owner = unit_of(pid, host.local_path(PROC)) or f"pid {pid}"
                     found.append(OtherEngine(kind, owner, socket))
                     break
-    except UnfinishedError:  # too many processes: a note is not worth more time
-        pass
     return tuple(found)
+
+
+def _list_processes(
+    host: Host, known_pids: Collection[int | None]
+) -> Iterator[tuple[Engine, int, tuple[str, ...]]]:
+    """Yield the other processes of engines on the host: the engine's kind, the pid, and the command line.
+
+    Engines of distributions are left out: they generate the config, and have names and sockets of their own.
+
+    Raises:
+        UnfinishedError: there are too many processes.
+    """
+    kinds = {kind.process: kind for kind in ENGINES.values() if _is_general(kind)}
+    for process in list_host_processes(host, frozenset(kinds)):
+        kind = kinds.get(process.name) or kinds.get(PurePosixPath(process.program).name)
+        if kind is None or process.pid in known_pids or not process.of_host:
+            continue
+        words = read_command_line(host, process)
+        if not any(list_generating(kind.process, path, path) for path in map(PurePosixPath, words)):
+            yield kind, process.pid, words
+
+
+def _serves_cri(host: Host, kind: Engine, pid: int, socket: PurePosixPath) -> bool:
+    """Tell whether a process answers as an engine of its kind on a socket."""
+    engine = ask(host, replace(EngineState.usual(kind), socket=socket), timeout_s=ANSWER_S)
+    return engine.serving is not None and engine.pid in {None, pid}
 
 
 def explain_other_engines(host: Host, options: Options, known: Collection[EngineState]) -> Iterator[str]:
