@@ -187,7 +187,7 @@ def _find_move(
         contents: the texts of the engine's configs.
         effect: the config printed for these texts by the engine's program.
     """
-    if not (engine.kind.is_restarted and effect.told):
+    if not (engine.kind.is_restarted and effect.is_printed):
         return None
     answer = ask_engine(host, engine, timeout_s=ANSWER_S)
     if answer.serving is None:

@@ -93,11 +93,11 @@ class DryRuns:
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
 
         effect = by_texts
-        told = False
+        is_printed = False
         if command.read_output is not None and not by_texts.broken:
             effect = command.read_output(ran.stdout)
-            told = True
-        effect = replace(effect, places=self._find_moved_places(engine, effect), told=told)
+            is_printed = True
+        effect = replace(effect, places=self._find_moved_places(engine, effect), is_printed=is_printed)
         return self._check_load(engine, effect, configs, start, ran.stdout)
 
     def _is_doubtful(

@@ -96,7 +96,7 @@ def explain_losses(
             remedy=f"install that program, or restart {engine.unit} at a time of your choice, then run again",
             code="pending-by-others",
         )
-    if not after.told:
+    if not after.is_printed:
         return
     in_force = read_in_force(engine, serving)
     losses = [*_find_moved_storage(in_force, after)]
@@ -161,7 +161,7 @@ def explain_accepted(
     engine: EngineState, after: EffectiveConfig | None, ours: Collection[str]
 ) -> Iterator[str]:
     """Yield the changed values of others that a restart with --accept-pending brings into force."""
-    if engine.serving is None or after is None or after.broken or not after.told:
+    if engine.serving is None or after is None or after.broken or not after.is_printed:
         return
     for loss in _find_losses(read_in_force(engine, engine.serving), after, ours):
         yield f"the restart of {engine.title} brings into force, by --accept-pending: {loss}"
@@ -210,7 +210,7 @@ def _explain_lost_container(
     reports_next_start = bool(engine.kind.reload_misreports and engine.changed)
     if name not in after.handlers:
         # A runtime of others may be built into an engine whose program was not asked.
-        is_undefined = after.told or is_ours(container.program)
+        is_undefined = after.is_printed or is_ours(container.program)
         is_found_now = name in serving.handlers or reports_next_start
         if is_undefined and is_found_now:
             return _refuse_undefined(engine, container, name)

@@ -97,7 +97,7 @@ class EffectiveConfig(Struct, frozen=True):
     schema: int = 0  # of containerd: the schema in which its program prints configs: 1.x and 2.x differ
     nri: bool | None = None  # whether NRI plugins can connect
     cgroup_driver: str = ""  # of dockerd and CRI-O: all runtimes share a driver
-    told: bool = False  # by the engine's own program; texts alone may leave something out
+    is_printed: bool = False  # by the engine's own program; predictions from texts may leave something out
     live_restore: bool = True  # of dockerd: its containers outlive its restart
     settings: Mapping[str, Value] = field(default_factory=dict)  # of dockerd: other keys that it tells
     # The driver of the containers' file systems: containerd's snapshotter, CRI-O's storage driver.

@@ -186,7 +186,7 @@ def test_a_refused_undo_tells_what_has_become_of_each_file(engine: str, name: st
 
 def test_an_undo_that_others_changes_forbid_names_the_flag_for_them_as_an_option() -> None:
     def ask(engine: EngineState, texts: Texts) -> EffectiveConfig:
-        return replace(predict_from_texts(engine, texts), told=True, rest_digest="said")
+        return replace(predict_from_texts(engine, texts), is_printed=True, rest_digest="said")
 
     options = _auto(CONTAINERD.options)
     serving = served({"runc": "", "kata": "", **binaries_of(options)}, "runc")

@@ -260,7 +260,7 @@ def test_a_dry_run_that_was_cut_short_is_no_refusal_of_a_config(tmp_path: Path, 
 
     effect = engine.ask("version = 2 # new\n", dry_runs)
 
-    assert (effect.broken, effect.told) == ("", False)
+    assert (effect.broken, effect.is_printed) == ("", False)
     write = WriteConfig("containerd", engine.config, None, File(b""))
     reason = f"the config of containerd is not validated: {engine.program} cannot tell here"
     assert [*dry_runs.explain_unvalidated([write])] == [reason]

@@ -179,7 +179,7 @@ def test_what_becomes_of_cdi_after_a_reload(
 def _dumped(driver: bool, *names: str, default: str = "runc", schema: int = 3) -> EffectiveConfig:  # noqa: FBT001
     table = {"options": {"SystemdCgroup": driver}}
     handlers = {name: Runtime("", table) for name in names}
-    return EffectiveConfig(handlers, default, rest_digest="said", schema=schema, told=True)
+    return EffectiveConfig(handlers, default, rest_digest="said", schema=schema, is_printed=True)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def _dumped(driver: bool, *names: str, default: str = "runc", schema: int = 3) -
         pytest.param(
             _dumped(False, "runc", "kata", schema=2), "of another major version", id="another major"
         ),
-        pytest.param(replace(_dumped(False, "runc"), told=False), "", id="the texts alone tell"),
+        pytest.param(replace(_dumped(False, "runc"), is_printed=False), "", id="the texts alone tell"),
         pytest.param(
             replace(_dumped(False, "runc", "kata"), cgroup_driver="cgroupfs"),
             "uses the cgroup driver cgroupfs in the place of systemd",
@@ -396,7 +396,9 @@ WRAPS_CRUN = '[nvidia-container-runtime]\nruntimes = ["/usr/bin/crun", "runc"]\n
 
 
 def _at(default: str, **handlers: Runtime) -> EffectiveConfig:
-    return EffectiveConfig({"crun": CRUN, "runc": RUNC, "nvidia": ON_CRUN, **handlers}, default, told=True)
+    return EffectiveConfig(
+        {"crun": CRUN, "runc": RUNC, "nvidia": ON_CRUN, **handlers}, default, is_printed=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -422,7 +424,7 @@ def _at(default: str, **handlers: Runtime) -> EffectiveConfig:
             replace(BY_OURS, handler="gpu"), _at("runc"), _at("runc"), "", id="not defined now"
         ),
         pytest.param(
-            replace(OF_CRUN, handler="built-in"), _at("runc"), replace(_at("runc"), told=False), "",
+            replace(OF_CRUN, handler="built-in"), _at("runc"), replace(_at("runc"), is_printed=False), "",
             id="built in, as far as is known",
         ),
         pytest.param(
