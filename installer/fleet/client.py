@@ -147,8 +147,9 @@ def read_node(api: Api, name: str) -> dict[str, Any]:
 def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | Missing:
     """Return an object for ``will_run_again``.
 
-    Without a final answer the API is asked twice: at once, and from the middle of the remaining time on, as
-    an API server that is being replaced refuses connections for some time.
+    A connection is tried twice: at once, and from the middle of the remaining time on, as an API server that
+    is being replaced refuses connections for some time. A connected server may use all of the time: a server
+    that is only slow would answer no second request sooner.
 
     Args:
         api: the API.
@@ -158,18 +159,19 @@ def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | 
     began_s = time.monotonic()
     middle_s = began_s + (until_s - began_s) / TRIES_OF_A_STOP
     reason = "there was no time to ask"
-    for deadline_s in (middle_s, until_s):
-        answer_s = deadline_s - time.monotonic()
-        if answer_s <= 0:
+    for connected_by_s in (middle_s, until_s):
+        now_s = time.monotonic()
+        if now_s >= until_s:
             break
+        patient = replace(api, answer_s=until_s - now_s, connect_s=connected_by_s - now_s)
         try:
-            return replace(api, answer_s=answer_s).ask("GET", path).content
+            return patient.ask("GET", path).content
         except (UnauthorizedError, ForbiddenError, NotFoundError) as error:
             return Missing(error.problem)
         except InstallerError as error:
             reason = error.problem
-        if deadline_s < until_s:
-            time.sleep(max(0.0, deadline_s - time.monotonic()))
+        if connected_by_s < until_s:
+            time.sleep(max(0.0, connected_by_s - time.monotonic()))
     return Missing(reason)
 
 

@@ -103,6 +103,7 @@ class Api(Struct, frozen=True):
     account: Path  # the directory of our account's token, authority and namespace
     ready: Path = READY  # is there while the API lets us watch
     answer_s: float = ANSWER_S
+    connect_s: float = ANSWER_S  # of answer_s, for the connection alone
 
     @classmethod
     def of_this_pod(cls) -> "Api":
@@ -135,8 +136,10 @@ class Api(Struct, frozen=True):
         The API may have carried out a request without an answer.
         """
         body = None if content is None else json.dumps(content).encode()
-        deadline = time.monotonic() + self.answer_s
-        with report_answer(f"{method} {path}"), self._connect(deadline) as connection:
+        began_s = time.monotonic()
+        deadline = began_s + self.answer_s
+        connected_by = began_s + min(self.connect_s, self.answer_s)
+        with report_answer(f"{method} {path}"), self._connect(connected_by, deadline) as connection:
             connection.request(method, path, body, self._headers(JSON if body else ""))
             answer = connection.getresponse()
             text = answer.read()
@@ -169,13 +172,16 @@ class Api(Struct, frozen=True):
             yield answer
 
     @contextmanager
-    def _connect(self, deadline: float) -> Iterator["HTTPSConnection"]:
-        """Yield a connection; each wait ends at ``deadline``, a moment of time.monotonic()."""
+    def _connect(self, connected_by: float, deadline: float) -> Iterator["HTTPSConnection"]:
+        """Yield a connection, made until ``connected_by``; each later wait ends at ``deadline``.
+
+        Both are moments of time.monotonic().
+        """
         from http.client import HTTPSConnection
 
         context = self._trust()
-        with closing(socket.create_connection((self.host, self.port), _left_s(deadline))) as plain:
-            plain.settimeout(_left_s(deadline))
+        with closing(socket.create_connection((self.host, self.port), _left_s(connected_by))) as plain:
+            plain.settimeout(_left_s(connected_by))
             with closing(context.wrap_socket(plain, server_hostname=self.host)) as secure:
                 connection = HTTPSConnection(self.host, self.port, context=context)
                 connection.sock = _Bounded(secure, deadline)

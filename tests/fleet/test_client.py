@@ -385,7 +385,7 @@ STOPS: dict[str, tuple[Callable[[ApiServer], object], type[Keep | Undo], int]] =
     "no right": (lambda server: server.refused.add(("get", "daemonsets")), Undo, 2),
     "the token has ended": (lambda server: server.users.clear(), Undo, 2),
     "the API is busy": (lambda server: setattr(server, "is_busy", True), Undo, 4),
-    "the API does not answer": (lambda server: server.swallows.add("get"), Undo, 4),
+    "the API does not answer": (lambda server: server.swallows.add("get"), Undo, 2),
 }
 
 

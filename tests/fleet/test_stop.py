@@ -201,6 +201,15 @@ def test_the_api_servers_own_restart_in_the_middle_is_waited_for(
     assert len(cluster.server.calls) == 3
 
 
+def test_a_slow_api_server_may_use_all_of_the_time_for_an_answer(cluster: Cluster) -> None:
+    # Seen with a kube-apiserver on a busy machine: two short tries failed, and an update was an undo.
+    cluster.server.delays_s = {"daemonsets": 2.6 * SHORT_S}
+
+    decision = ask_run_again(DAEMONSET, NODE, time.monotonic() + 4 * SHORT_S)
+
+    assert decision == Keep()
+
+
 def test_an_api_server_that_was_slow_about_the_daemonset_is_still_asked_for_the_node(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +272,7 @@ def test_a_silent_api_server_takes_six_seconds_of_the_grace_and_no_more(
 
     assert site.tree() == before
     assert uninstall.ASK_S <= took_s < uninstall.ASK_S + uninstall.SIGN_S + 3
-    assert len(cluster.server.calls) == 2
+    assert len(cluster.server.calls) == 1
     assert "timed out" in capfd.readouterr().err
 
 
