@@ -57,11 +57,11 @@ def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list
     for reference in _find_served(facts, reloaded):
         if is_removed(facts, reference.program, layout):
             found.append(reference)
-    # Of several references by one place the first is reported, at the position of the last.
+    # Of several references by one place the first is reported.
     by_place: dict[str, Reference] = {}
     for each in facts.references:
         if is_removed(facts, each.program, layout):
-            by_place[each.how] = by_place.pop(each.how, each)
+            by_place.setdefault(each.how, each)
     found += by_place.values()
     return found
 
