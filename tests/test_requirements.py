@@ -90,6 +90,7 @@ REPEATED = (
     ("README.md", "node-toolkit-installer:"),
     ("docs/gpu-operator.md", 'version: "'),
     ("docs/deploy.md", "node-toolkit-installer:"),
+    ("docs/deploy.md", "newTag: "),
     ("docs/host.md", "node-toolkit-installer:"),
 )
 

@@ -1,6 +1,7 @@
 """The manifests: each overlay and the chart hold to Kubernetes' schemas, and say the same."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from tests.deploy.rendered import (
     by_name,
     charted,
     container_of,
+    kubectl,
     kustomized,
+    objects,
     of_kind,
     pod_of,
     validate,
@@ -515,3 +518,31 @@ def test_every_directory_of_kustomize_is_looked_at() -> None:
 
     found = {str(Path(file).relative_to(KUSTOMIZE).parent) for file in KUSTOMIZE.rglob("kustomization.yaml")}
     assert found == known
+
+
+def test_the_overlay_of_a_fleet_in_the_document_builds(tmp_path: Path) -> None:
+    shutil.copytree(KUSTOMIZE, tmp_path / "kustomize")
+    (overlay,) = re.findall(
+        r"^```yaml\n(.*?resources:\n  - \.\./\.\./base\n.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL
+    )
+    directory = tmp_path / "kustomize/overlays/fleet"
+    directory.mkdir()
+    (directory / "kustomization.yaml").write_text(overlay)
+
+    made = objects(kubectl(), "kustomize", str(directory))
+
+    lease = by_name(made)["Lease", "node-toolkit-installer-turns"]
+    assert lease["metadata"]["annotations"] == {
+        "node-toolkit-installer/at-most": "5",
+        "node-toolkit-installer/canary": "gpu-pool=canary",
+        "node-toolkit-installer/stop-after": "1",
+    }
+    assert container_of(made)["image"].startswith("registry.example.com/node-toolkit-installer:")
+    assert _env(made)[f"{PREFIX}ON_EXIT"] == "auto"
+
+
+def test_a_digest_of_the_image_wins_over_a_tag() -> None:
+    digest = f"sha256:{'0' * 64}"
+
+    assert container_of(charted(f"image.digest={digest}", "image.tag=0.3.1"))["image"].endswith(f"@{digest}")
+    assert container_of(charted("image.digest=", "image.tag=0.3.1"))["image"].endswith(":0.3.1")
