@@ -222,7 +222,7 @@ class Supervisor:
         self._end("metrics")
         code = self._act("stop", str(self._stop_at), FIRST_TRY)
         if not OK <= code <= HANDED_OVER:  # the child was killed, or not started: memory may be short
-            self.log("undo begun again", "stop", "without a search of the node, and without waits")
+            self.log("undo started again", "stop", "without a search of the node, and without waits")
             code = self._act("stop", str(self._stop_at), AGAIN)
         self._end("nri")
         _remove(*self._leftovers)

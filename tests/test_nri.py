@@ -193,5 +193,5 @@ def test_a_lock_and_a_state_that_somebody_removes_are_there_again_and_no_second_
     assert f"another instance holds /nri/{lock.name}: pid {child.pid}" in sentence(second)
     assert given["payload"]
     assert before["since"] in said.stdout
-    assert _events(place).count("lock made again") == 2
+    assert _events(place).count("lock file restored") == 2
     assert [each.name for each in place.directory.iterdir()] == ["nri.sock"]

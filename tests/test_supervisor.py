@@ -106,7 +106,7 @@ def test_an_undo_that_is_killed_is_done_once_more_without_what_is_optional(clean
         said = ended(child, code=4)
 
     assert event in said
-    assert '"undo begun again"' in said
+    assert '"undo started again"' in said
     assert json.loads(said.splitlines()[-1])["code"] == "undo-killed"
     assert {name: clean.read(name) for name in CONFIGS} == CONFIGS
     assert (clean.root / TOOLKIT).exists(), "what else starts it was not searched"

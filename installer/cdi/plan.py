@@ -46,10 +46,10 @@ SPEC_DIRS: Final = frozenset({SPEC_DIR, PurePosixPath("/run/cdi")})
 NAMED: Final = 4  # of the missing devices
 NEW: Final = "it is not there"
 REMOVED: Final = "it was removed"
-CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
+CHANGED: Final = "nvidia-ctk generates another one for this node now"
 STALE: Final = "it names files that are gone, so no container could start with it"
 GIVES_WAY: Final = "another specification with the same devices is there"
-WITHDRAWN: Final = "the stale one was removed, and writing a new one failed"
+WITHDRAWN: Final = "the stale one was removed, but a new one could not be written"
 # Reasons outside our files (driver, devices, specifications of others): they are not drift.
 FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 

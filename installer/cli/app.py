@@ -49,7 +49,7 @@ AT_UNINSTALL: Final = {
     "runtime": "Engine that --adopt examines; our changes are undone on all engines.",
     "restart_mode": "Reload or restart engines; with none restart them yourself afterwards, Docker too.",
 }
-SECRETS: Final = "Show passwords and tokens of the configs, too."
+SECRETS: Final = "Show the passwords and tokens in the configs, too."
 VARIABLES: Final = (
     "A flag with a value, or with --[no-], can also be set by a variable: --runtime-name by"
     " TOOLKIT_INSTALLER_RUNTIME_NAME."
@@ -280,7 +280,7 @@ def uninstall(options: Options) -> Exit:
 @_verb
 @_json
 @click.option("--show-secrets", is_flag=True, envvar=flags.SHOW_SECRETS, help=SECRETS)
-@click.option("--summary", is_flag=True, help="End with one line: the node, and what install would do.")
+@click.option("--summary", is_flag=True, help="End with one line: the node and what install would do.")
 def plan(options: Options, *, as_json: bool, show_secrets: bool, summary: bool) -> Exit:
     """Print what install would change, and change nothing. Exits 10 if something would change."""
     from installer.cli import output
@@ -293,8 +293,10 @@ def plan(options: Options, *, as_json: bool, show_secrets: bool, summary: bool) 
 
 
 @_verb
-@click.option("--ready", is_flag=True, help="Exit with 0 if run is ready, else 1 and a reason.")
-@click.option("--alive", is_flag=True, help="Exit with 0 if run holds its pidfile, else with 1.")
+@click.option(
+    "--ready", is_flag=True, help="Exit with 0 if run is ready; else print a reason and exit with 1."
+)
+@click.option("--alive", is_flag=True, help="Exit with 0 if run holds its pidfile; else exit with 1.")
 @click.option("--deep", is_flag=True, help="Compare the digests of the installed programs.")
 @_json
 def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: bool) -> Exit:
@@ -317,7 +319,7 @@ def demo() -> Exit:
 
 
 @_verb
-@click.option("--all", "show_all", is_flag=True, help="Show also the checks that do not apply.")
+@click.option("--all", "show_all", is_flag=True, help="Also show the checks that do not apply.")
 @_json
 def doctor(options: Options, *, as_json: bool, show_all: bool) -> Exit:
     """Check this node, installed or not, and change nothing. Exits 1 if something is wrong."""

@@ -224,9 +224,7 @@ class _EngineReload(ABC):
             unit_end = systemd.describe_unit_end(self.host, unit)
             reason = ": ".join(filter(None, (unit_end, start_failure))) or reason
         remedy = Remedy(
-            f"look at the log of {self.engine.name}, and give ",
-            Option("timeout"),
-            " more seconds if it is slow",
+            f"see the log of {self.engine.name}, and give ", Option("timeout"), " more seconds if it is slow"
         )
         return reason, remedy
 

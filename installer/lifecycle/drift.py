@@ -173,7 +173,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
         reason = f"--drift report repairs nothing; {drifted.summary}"
     elif drifted.theirs:
         reason = "another installer's toolkit is there"
-        remedy = f"to leave the node to that, stop this program; to make the node ours again, run {RECONCILE}"
+        remedy = f"to keep the other toolkit, stop this program; to install ours again, run {RECONCILE}"
     elif drifted.removed:  # with our runtimes alone the engine would start without its owner's settings
         files = " and ".join(map(str, drifted.removed))
         things = "the node"

@@ -495,7 +495,7 @@ def explain_unproven(
     """Return why a node without any obstacle is not ready."""
     waits = is_pidfile_locked(host.local_path(pid_file))
     if record is None:
-        remedy = "run is at work, see its log" if waits else "use install or run"
+        remedy = "run is working: see its log" if waits else "use install or run"
         return f"nothing is installed: {remedy}"
     if not waits:
         return (

@@ -82,7 +82,7 @@ class NodeTurns:
         del failure
         row = self.ledger.record.turn
         if row is not None:
-            log.warning("turn left", release=row.release, reason="run has another release now, or none")
+            log.warning("turn forgotten", release=row.release, reason="run has another release now, or none")
             self.forget()
         return 0.0
 

@@ -313,7 +313,7 @@ class ReleaseTurns(NodeTurns):
                 return again_s
             case Forget():
                 log.info(
-                    "turn left", release=row.release, reason="another has taken it, or its Lease is gone"
+                    "turn forgotten", release=row.release, reason="another has taken it, or its Lease is gone"
                 )
                 self.forget()
             case other:

@@ -196,7 +196,7 @@ class Plugin:
         if renewed:
             os.ftruncate(self._lock.fd, 0)
             os.pwrite(self._lock.fd, f"{os.getpid()}\n".encode(), 0)
-            log.warning("lock made again", path=self._place.lock)
+            log.warning("lock file restored", path=self._place.lock)
         with suppress(OSError):
             if not os.path.lexists(self._place.state):
                 publish(self._place.state, self._state)

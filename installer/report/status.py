@@ -222,7 +222,8 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     sent_s = time.monotonic()
     pid = locks.send(host.local_path(options.pid_file), SIGHUP)
     if pid is None:
-        sys.stdout.write(f"no toolkit-installer run waits ({options.pid_file} is not locked): use install\n")
+        instead = "toolkit-installer install checks and repairs the node"
+        sys.stdout.write(f"no toolkit-installer run waits ({options.pid_file} is not locked); {instead}\n")
         return Exit.NO_RUN_WAITS
 
     check = _await_check(host, options, pid, sent_s)
@@ -280,7 +281,7 @@ def _await_check(host: Host, options: Options, pid: int, sent_s: float) -> LastC
                 return check
             write_once(f"under way: {', '.join(check.repair.under_way)}\n")
         if time.monotonic() > sent_s + SOON_S:
-            longer = "longer where an engine, or a GPU that nvidia-ctk asks, does not answer"
+            longer = "longer if an engine, or a GPU that nvidia-ctk asks, does not answer"
             write_once(f"asked run (pid {pid}) to check the node, which takes seconds; {longer}\n")
         if locks.holder_of(host.local_path(options.pid_file)) != pid:
             remedy = "see its log, then start it again, or use install"

@@ -235,7 +235,7 @@ def judge(expected: Expectation, observed: Observation) -> Proof:
     gpus = "no GPU was found on the node"
     if expected.devices:
         gpus = f"sees {count(len(expected.devices), 'GPU')}"
-    text = f"a container ran on {expected.binary}; wrapper and NVIDIA's runtime took part; {gpus}"
+    text = f"a container ran on {expected.binary}; the wrapper and NVIDIA's runtime were both started; {gpus}"
     return Proof(expected.engine, expected.runtime, OK, text)
 
 
@@ -246,9 +246,7 @@ def _find_problems(expected: Expectation, observed: Observation) -> Iterator[Pro
     doctor = "toolkit-installer doctor checks the driver and the toolkit"
     lines = observed.output.splitlines()
     if observed.failure:
-        remedy = (
-            f"correct the reason in brackets, of which the log of {title} may say more; then verify again"
-        )
+        remedy = f"correct the reason in brackets (the log of {title} may say more), then verify again"
         yield Problem(f"no container could be run: {observed.failure}", remedy)
     if MARK not in lines:
         remedy = f"see the log of {title}; then verify again"
@@ -259,11 +257,11 @@ def _find_problems(expected: Expectation, observed: Observation) -> Iterator[Pro
         remedy = f"{title} serves another runtime of that name: toolkit-installer status says where"
         yield Problem(f"it was started by {program}", remedy)
     if not observed.wrapper_started:
-        remedy = "toolkit-installer status compares the installed programs; then install again"
+        remedy = "see toolkit-installer status, then run toolkit-installer install"
         yield Problem(f"{expected.binary} was not started", remedy)
     if not observed.runtime_started:
         reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
-        remedy = f"load the driver; where status names a program that is missing, install again; {doctor}"
+        remedy = f"load the driver; if status names a missing program, install again; {doctor}"
         yield Problem(f"NVIDIA's runtime was not started ({reason})", remedy)
 
     absent = [device for device in expected.devices if f"device {device}" not in lines]

@@ -565,7 +565,7 @@ def test_a_turn_of_a_release_that_run_has_no_more_is_left(a: Member, monkeypatch
         assert off.settle() == 0
 
     assert not a.asks
-    assert any("turn left" in event for event in events)
+    assert any("turn forgotten" in event for event in events)
 
 
 def test_a_turn_that_the_owner_has_freed_is_forgotten(a: Member, api: Api, server: ApiServer) -> None:
