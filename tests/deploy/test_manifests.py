@@ -472,8 +472,10 @@ def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
     assert f"grace of {pod['terminationGracePeriodSeconds']} s" in asked
     memory, most = (limits[each]["memory"][:-2] for each in ("requests", "limits"))
     assert f"memory: {memory} MiB asked for, {most} MiB" in asked
+    assert f"CPU: {limits['requests']['cpu']} asked for" in asked
+    assert "cpu" not in limits["limits"]
     assert f"AppArmor `{security['appArmorProfile']['type'].lower()}`" in asked
-    assert len(asked.strip().splitlines()) == 13, "a row for each, and no other"
+    assert len(asked.strip().splitlines()) == 14, "a row for each, and no other"
 
 
 @pytest.mark.sampled(4)
