@@ -170,7 +170,12 @@ def _refuse_unwritable(
 
 
 def _refuse_read_only_cgroups(host: Host, engine: EngineState) -> None:
-    """Raise if an engine could not make the cgroup of a container."""
+    """Raise if an engine could not make the cgroup of a container.
+
+    Only the mounts of the engine's process count: ours may be read-only where the engine's are not.
+    """
+    if engine.pid is None:
+        return
     places = [CGROUPS]
     if not host.exists(CGROUPS / "cgroup.controllers"):  # cgroup v1: a mount for each controller
         places = [CGROUPS / controller for controller in CONTROLLERS]

@@ -225,14 +225,14 @@ def test_cgroups_that_are_mounted_read_only_are_told(
 ) -> None:
     """The engine answers then, and no container starts: ``mkdir ...: read-only file system``."""
     put(tmp_path, {made: ""})
+    engine = _engine("containerd", pid=os.getpid())
     read_only: set[str] = {place}
     monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) * (str(path) in read_only))
 
-    assert f"{place}, where cgroups of containers are made, is mounted read-only" in _why(
-        tmp_path, _engine("containerd")
-    )
+    assert f"{place}, where cgroups of containers are made, is mounted read-only" in _why(tmp_path, engine)
+    _found(tmp_path, replace(engine, pid=None))
     read_only = {"/sys/fs/cgroup"} - {place}  # systemd mounts the directory of several hierarchies read-only
-    _found(tmp_path, _engine("containerd"))
+    _found(tmp_path, engine)
 
 
 def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
