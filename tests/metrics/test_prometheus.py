@@ -45,6 +45,7 @@ WITHOUT_SAMPLES_AT_FIRST = {
 
 PAGE = PROJECT / "docs/metrics.md"
 TABLE_HEAD = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
+ALERTS_HEAD = "| alert | severity | when | do |\n|---|---|---|---|\n"
 
 
 def checked(*words: str, text: str = "") -> "subprocess.CompletedProcess[str]":
@@ -174,4 +175,27 @@ def test_the_page_has_a_row_for_each_metric() -> None:
     rest = after.partition("\n\n")[2]
     text = f"{before}{head}{''.join(map(row, METRICS))}\n{rest}"
 
+    assert golden(PAGE, text) == text
+
+
+def describe_condition(rule: dict[str, str]) -> str:
+    """Return the cell of the table of alerts that says when a rule fires."""
+    expression = rule["expr"].replace("|", "\\|")
+    duration = f", for {rule['for']}" if "for" in rule else ""
+    return f"`{expression}`{duration}"
+
+
+def test_the_page_has_a_row_for_each_alert_with_its_severity_and_threshold() -> None:
+    groups = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text())["groups"]
+    before, head, after = PAGE.read_text().partition(ALERTS_HEAD)
+    table, _, rest = after.partition("\n\n")
+    remedies = dict(re.findall(r"^\| `(\w+)` \|.* \| ([^|]+) \|$", table, re.MULTILINE))
+
+    rows = []
+    for rule in (rule for group in groups for rule in group["rules"]):
+        severity = rule["labels"]["severity"]
+        cells = (f"`{rule['alert']}`", severity, describe_condition(rule), remedies[rule["alert"]])
+        rows.append(f"| {' | '.join(cells)} |")
+
+    text = f"{before}{head}{chr(10).join(rows)}\n\n{rest}"
     assert golden(PAGE, text) == text
