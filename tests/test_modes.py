@@ -80,7 +80,8 @@ def test_where_the_lock_cannot_be_made_nothing_is_changed(installed: Site, verb:
     site = installed
     (site.root / HOME / "lock").unlink()
     before = site.tree()
-    command = site.command(verb, *(("--set-as-default",) if verb == "install" else ()))
+    options = ("--log-format", "json", *(("--set-as-default",) if verb == "install" else ()))
+    command = site.command(verb, *options)
 
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", site.root / HOME, sys.executable, *command[1:]],
