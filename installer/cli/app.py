@@ -293,9 +293,7 @@ def plan(options: Options, *, as_json: bool, show_secrets: bool, summary: bool) 
 
 
 @_verb
-@click.option(
-    "--ready", is_flag=True, help="Exit with 0 if run is ready; else print a reason and exit with 1."
-)
+@click.option("--ready", is_flag=True, help="Exit 0 if run is ready; else print why and exit 1.")
 @click.option("--alive", is_flag=True, help="Exit with 0 if run holds its pidfile; else exit with 1.")
 @click.option("--deep", is_flag=True, help="Compare the digests of the installed programs.")
 @_json
