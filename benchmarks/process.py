@@ -15,7 +15,8 @@ from installer.payload.files import EXECUTABLES, LIBRARIES, search_paths
 from tests.support.waiting import until_it_sleeps
 
 PROJECT = Path(__file__).parent.parent
-ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+# As a run starts its installs: lines of JSON, which need no library for texts.
+ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), "TOOLKIT_INSTALLER_LOG_FORMAT": "json"}
 # As NVIDIA's release has them: six programs of 46 MB together, one padded to 14, two libraries to 20 each.
 PROGRAM_BYTES = 46_400_000 // 6
 CLI_BYTES = 14_000_000
