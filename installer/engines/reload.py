@@ -59,9 +59,8 @@ def reload(  # noqa: PLR0913 - an engine, its step, its limits, and the units be
         OtherUnitError: A unit that systemd restarts along with the engine's unit is not active in time.
         InstallerError: The engine cannot be reloaded, or does not serve the runtimes of ``step`` in time.
     """
-    engine_reload = _choose_method(engine.kind)(host, engine, step, patience)
-    engine_reload.wanted_units = tuple(wanted_units)
-    return engine_reload.carry_out(gate)
+    method = _choose_method(engine.kind)
+    return method(host, engine, step, patience, wanted_units).carry_out(gate)
 
 
 def _choose_method(kind: Engine) -> type["_EngineReload"]:
@@ -84,7 +83,9 @@ class _EngineReload(ABC):
     # An engine that goes on shows its other settings a moment later; a restarted engine shows all at once.
     shows_rest_later = False
 
-    def __init__(self, host: Host, engine: EngineState, step: Reload, patience: Patience) -> None:
+    def __init__(
+        self, host: Host, engine: EngineState, step: Reload, patience: Patience, wanted_units: Sequence[str]
+    ) -> None:
         self.host = host
         self.engine = engine
         self.step = step
@@ -93,7 +94,7 @@ class _EngineReload(ABC):
         self.began_s = 0.0  # of the wall clock
         self.unit_before: systemd.Unit | None = None  # the unit before its restart; None without a restart
         self.answer = engine  # the engine with its latest answer
-        self.wanted_units: tuple[str, ...] = ()
+        self.wanted_units = wanted_units
         # The units that have to be active after a restart of the unit, each as it was before.
         self.units_along: dict[str, systemd.Unit] = {}
 
