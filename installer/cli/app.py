@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from installer.cli import flags
 from installer.cli import log as logging
+from installer.engines import ENGINES
 from installer.errors import Exit, StoppedError
 from installer.host import locks
 from installer.host.events import SERVICES, log
@@ -57,11 +58,35 @@ VARIABLES: Final = (
 click.ParamType.envvar_list_splitter = ","  # between the values in an environment variable
 # Verbs that do not take the host's root and mounts from a ``run`` in the same container.
 ALONE: Final = frozenset({"run", "nri", "untaint"})
+# Verbs that configure the engines in --runtime.
+INSTALLING: Final = frozenset({"run", "install", "plan"})
 # Verbs that a pod is for.
 OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
 
-class Verb(click.Command):
+class Command(click.Command):
+    """A verb that answers a word without a flag by the flag that was meant."""
+
+    allow_extra_args = True  # click's own error names no remedy
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of the verb; raise UsageError for words that belong to no flag."""
+        words = super().parse_args(ctx, args)
+        if words and not ctx.resilient_parsing:
+            raise click.UsageError(_explain_words(str(ctx.info_name), words), ctx)
+        return words
+
+
+def _explain_words(verb: str, words: Sequence[str]) -> str:
+    """Return the error for words that belong to no flag of a verb."""
+    engines = [word.lower() for word in words]
+    if verb in INSTALLING and ENGINES.keys() >= set(engines):
+        meant = " ".join(f"--runtime {engine}" for engine in engines)
+        return f"Write the engine as a flag: toolkit-installer {verb} {meant}"
+    return f"{verb} takes no word '{' '.join(words)}'."
+
+
+class Verb(Command):
     """A verb with groups of flags in the help."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -308,7 +333,7 @@ def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: b
     return report.show_status(options, ready=ready, as_json=as_json, deep=deep)
 
 
-@program.command()
+@program.command(cls=Command)
 def demo() -> Exit:
     """Show install and uninstall in a temporary directory. Needs no root rights and no engine."""
     from installer.cli import demo as cycle
