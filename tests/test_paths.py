@@ -1,5 +1,7 @@
 """Paths at which nothing can be: one sentence with a remedy, and the host as it was."""
 
+import shutil
+
 import pytest
 
 from installer.cli.flags import FLAGS, Flag
@@ -46,17 +48,46 @@ def test_a_wrong_word_about_an_install_refuses_no_uninstall(site: Site, flag: st
     assert "nothing to undo" in site.uninstall(flag, "nri" if flag == "--mode" else "rel").stderr
 
 
+@pytest.mark.parametrize("verb", ["install", "run"])
+@pytest.mark.parametrize("directory", ["etc/dokcer", "srv/link"])
+def test_a_config_named_in_a_missing_directory_is_refused(site: Site, verb: str, directory: str) -> None:
+    (site.root / "srv").mkdir()
+    (site.root / "srv/link").symlink_to("/data")
+
+    said = site.refuses(verb, "--config", f"docker={site.root}/{directory}/daemon.json")
+
+    assert said == (
+        f"cannot configure Docker in /{directory}/daemon.json (there is no directory /{directory}); "
+        "correct --config, or make that directory if Docker reads its config there"
+    )
+
+
+@pytest.mark.parametrize("name", ["daemon.json", "other.json"])
+def test_a_config_named_in_the_usual_directory_of_the_engine_may_be_the_first_there(
+    site: Site, name: str
+) -> None:
+    shutil.rmtree(site.root / "etc/docker")
+    before = site.tree()
+
+    site.install("--config", f"docker={site.root}/etc/docker/{name}")
+    assert (site.root / "etc/docker" / name).is_file()
+    site.uninstall()
+
+    assert site.tree() == before
+
+
 @pytest.mark.parametrize("used", [False, True], ids=["ours alone", "that somebody came to use"])
 def test_the_directories_above_a_config_are_made_and_go_again(site: Site, *, used: bool) -> None:
+    shutil.rmtree(site.root / "etc")
     before = site.tree()
-    site.install("--config", f"docker={site.root}/srv/docker/conf/daemon.json")
-    assert (site.root / "srv/docker/conf/daemon.json").exists()
+    site.install()
+    assert (site.root / DAEMON_JSON).exists()
     if used:
-        site.write("srv/docker/theirs", "1\n")
+        site.write("etc/docker/theirs", "1\n")
 
     site.uninstall()
 
-    new = {"srv", "srv/docker", "srv/docker/theirs"} if used else set()
+    new = {"etc", "etc/docker", "etc/docker/theirs"} if used else set()
     assert site.tree().keys() == before.keys() | new
 
 
@@ -79,16 +110,16 @@ def test_a_link_that_led_nowhere_stays_and_what_we_put_there_goes(
     assert site.tree() == before
 
 
-@pytest.mark.parametrize("link", ["srv/conf", "srv/conf/docker", "run/nvidia/toolkit"])
+@pytest.mark.parametrize("link", ["etc", "etc/docker", "run/nvidia/toolkit"])
 def test_a_link_to_a_directory_that_was_not_there_stays_and_the_directory_goes(site: Site, link: str) -> None:
+    shutil.rmtree(site.root / "etc")
     where = site.root / link
     where.parent.mkdir(parents=True, exist_ok=True)
     where.symlink_to("/data/deep/er")
     (site.root / "data").mkdir()
     before = site.tree()
 
-    installed = site.call("install", "--config", f"docker={site.root}/srv/conf/docker/daemon.json")
-    removed = site.call("uninstall")
+    site.install()
+    site.uninstall()
 
-    assert installed.returncode == removed.returncode == 0, installed.stderr + removed.stderr
     assert site.tree() == before

@@ -328,29 +328,49 @@ def copies_of(host: Host, kind: Engine) -> tuple[PurePosixPath, ...]:
 def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iterator[InstallerError]:
     """Yield an error if an engine does not read the root file named by ``--config``.
 
-    An engine with an unknown start may read the file.
+    An engine with an unknown start may read the file, unless the file's directory is missing.
     """
     named = places.config
     kind = engine.kind
     if named is None or kind.built_in_runtime or engine.hook is not None:
         return
     start = engine.started or engine.next_start
-    if start is None or not start.runs(kind.process):
+    is_known = start is not None and start.runs(kind.process)
+    read = kind.config
+    if start is not None and is_known:
+        given = value_of(start.words, kind.cmdline.config)
+        if given and given.startswith("/"):
+            read = PurePosixPath(given)
+        elif given:
+            is_known = False  # the base of a relative path is not known
+    if _is_same_file(host, named, read):
         return
-    given = value_of(start.words, kind.cmdline.config)
-    if given and not given.startswith("/"):
-        return  # the base of a relative path is not known
-    read = PurePosixPath(given) if given else kind.config
-    if _is_same_file(host, named, read) or host.kind(read.parent) is Kind.ABSENT:
-        return  # a path of the host that is not mounted here cannot be compared
-    reads_our_drop_in = engine.drop_in is not None and kind.drop_ins.directory is not None
-    if reads_our_drop_in and host.kind(named.parent) is Kind.DIRECTORY:
-        return  # NVIDIA's operator names such a file of CRI-O, and our runtimes go to a drop-in
-    yield InstallerError(
-        f"configure {engine.title} in {named} (it reads {read})",
-        remedy=Remedy("give ", Option("config", str(read), engine.name), ", or leave it out"),
-        code="engine-flags",
-    )
+    # A path of the host that is not mounted here cannot be compared.
+    if is_known and host.kind(read.parent) is not Kind.ABSENT and not _is_beside_drop_in(host, engine, named):
+        yield InstallerError(
+            f"configure {engine.title} in {named} (it reads {read})",
+            remedy=Remedy("give ", Option("config", str(read), engine.name), ", or leave it out"),
+            code="engine-flags",
+        )
+    elif host.kind(named.parent) is Kind.ABSENT and host.resolve(named.parent) != host.resolve(read.parent):
+        yield InstallerError(
+            f"configure {engine.title} in {named} (there is no directory {named.parent})",
+            remedy=Remedy(
+                "correct ",
+                Option("config"),
+                f", or make that directory if {engine.title} reads its config there",
+            ),
+            code="path-unusable",
+        )
+
+
+def _is_beside_drop_in(host: Host, engine: EngineState, named: PurePosixPath) -> bool:
+    """Tell whether a named root file may be unread, because our runtimes go to a drop-in.
+
+    NVIDIA's operator names such a file of CRI-O.
+    """
+    reads_our_drop_in = engine.drop_in is not None and engine.kind.drop_ins.directory is not None
+    return reads_our_drop_in and host.kind(named.parent) is Kind.DIRECTORY
 
 
 def _is_same_file(host: Host, path: PurePosixPath, other: PurePosixPath) -> bool:

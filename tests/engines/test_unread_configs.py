@@ -10,6 +10,7 @@ from tests.engines.told import but_the_ledger, sentence, served, snapshot
 pytestmark = pytest.mark.any_version
 
 TYPO = "/etc/dokcer/daemon.json"
+OTHER = "/etc/dokcer.json"  # in a directory that exists
 REAL = "/etc/docker/daemon.json"
 DOCKERD = "/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
 
@@ -95,13 +96,13 @@ def test_a_try_with_a_config_that_cannot_be_compared_leaves_docker_serving_as_be
     files = snapshot(node)
 
     failed = node.run(
-        [*UNSEEN, PYTHON, "-m", "installer", "install", *SOURCE, "--runtime", "docker", "--config", TYPO]
+        [*UNSEEN, PYTHON, "-m", "installer", "install", *SOURCE, "--runtime", "docker", "--config", OTHER]
         + ["--timeout", "3"],
         check=False,
     )
 
     assert failed.returncode == 1, failed.stderr
-    assert f"if that config is not {TYPO}, name it with --config docker=PATH" in sentence(failed.stderr)
+    assert f"if that config is not {OTHER}, name it with --config docker=PATH" in sentence(failed.stderr)
     assert "another process" not in failed.stderr
     assert but_the_ledger(snapshot(node)) == but_the_ledger(files)
     assert served(node) == ({"runc"} | OURS, "runc")

@@ -261,7 +261,7 @@ K3S = EngineState.usual(ENGINES["k3s"])
         pytest.param(CONTAINERD, ("-c", "/srv/c"), CONTAINERD.config, "/srv/c", id="a short flag"),
         pytest.param(WITH, (), "/etc/crioo/crio.conf", NAME, id="no such directory"),
         pytest.param(WITH, (), "/etc/crio/other.conf", None, id="beside a drop-in"),
-        pytest.param(DOCKER, None, "/etc/dokcer/daemon.json", None, id="words unknown"),
+        pytest.param(DOCKER, None, "/etc/docker/other.json", None, id="words unknown"),
         pytest.param(CONTAINERD, ("-c", "c.toml"), "/etc/c.toml", None, id="a relative path"),
         pytest.param(CONTAINERD, ("-c", "/away/c"), "/etc/c.toml", None, id="not mounted here"),
         pytest.param(CONTAINERD, ("-c", "/srv/c"), "/srv/link", None, id="a link"),
@@ -287,6 +287,33 @@ def test_a_root_file_that_the_engine_does_not_read_is_refused(
 
     assert [f"(it reads {reads})" in error.problem for error in found] == ([True] if reads else [])
     assert all(f"--config {engine.name}={reads}" in error.remedy for error in found)
+
+
+NOWHERE = "/nowhere/daemon.json"
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "refused"),
+    [
+        pytest.param(None, NOWHERE, True, id="words unknown"),
+        pytest.param(None, DOCKER.config, False, id="the usual directory"),
+        pytest.param(("--config-file", NOWHERE), NOWHERE, False, id="as the engine says"),
+        pytest.param(
+            ("--config-file", "/away/d.json"), NOWHERE, True, id="what it reads is not mounted here"
+        ),
+        pytest.param(("--config-file", "d.json"), NOWHERE, True, id="a relative path"),
+    ],
+)
+def test_a_root_file_named_in_a_missing_directory_is_refused(
+    tmp_path: Path, words: tuple[str, ...] | None, named: str | PurePosixPath, *, refused: bool
+) -> None:
+    host = put(tmp_path, {"etc/containerd/x": ""})
+    started = None if words is None else Started(words, program="/usr/bin/dockerd")
+    places = Places(PurePosixPath(named))
+
+    found = [*config_files.explain_unread_root(host, replace(DOCKER, started=started), places)]
+
+    assert ["(there is no directory /nowhere)" in error.problem for error in found] == [True] * refused
 
 
 @pytest.mark.parametrize(
