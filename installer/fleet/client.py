@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from installer.config_text import value_at
 from installer.errors import InstallerError
 from installer.fleet import leases
-from installer.fleet.run_again import Missing
+from installer.fleet.run_again import Missing, Unanswered
 from installer.fleet.turn_rules import Node, Settings, Turn, drop_failure, name_settings
 from installer.host.kubernetes import (
     Api,
@@ -144,7 +144,7 @@ def read_node(api: Api, name: str) -> dict[str, Any]:
     return api.ask("GET", path_of_node(name)).content
 
 
-def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | Missing:
+def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | Missing | Unanswered:
     """Return an object for ``will_run_again``.
 
     A connection is tried twice: at once, and from the middle of the remaining time on, as an API server that
@@ -172,7 +172,7 @@ def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | 
             reason = error.problem
         if connected_by_s < until_s:
             time.sleep(max(0.0, connected_by_s - time.monotonic()))
-    return Missing(reason)
+    return Unanswered(reason)
 
 
 def path_of_node(name: str) -> str:

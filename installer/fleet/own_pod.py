@@ -13,7 +13,7 @@ from msgspec import Struct
 from installer.config_text import value_at
 from installer.errors import InstallerError
 from installer.fleet.client import path_of_daemonset, path_of_node, read_or_missing
-from installer.fleet.run_again import Keep, Missing, Undo, will_run_again
+from installer.fleet.run_again import Keep, Missing, Unanswered, Undo, Unknown, will_run_again
 from installer.host.kubernetes import Api, own_pod_name
 
 DAEMONSET: Final = "DaemonSet"
@@ -29,10 +29,10 @@ class OwnPod(Struct, frozen=True):
     daemonset: str
 
 
-def ask_run_again(daemonset: str, node: str, until_s: float) -> Keep | Undo:
+def ask_run_again(daemonset: str, node: str, until_s: float) -> Keep | Undo | Unknown:
     """Ask the API whether a pod of the DaemonSet will run on the node again.
 
-    Every failure is an answer: undo, with the reason.
+    Every failure but an API without an answer means undo, with the reason.
 
     Args:
         daemonset: the name of the DaemonSet in the namespace of this pod; "" for the owner of this pod.
@@ -43,10 +43,10 @@ def ask_run_again(daemonset: str, node: str, until_s: float) -> Keep | Undo:
     try:
         api = Api.of_this_pod()
         own = find_own_pod(api, daemonset, node, until_s)
-        if isinstance(own, Missing):
+        if isinstance(own, Missing | Unanswered):
             return will_run_again(own, own)
         found = read_or_missing(api, path_of_daemonset(api.namespace, own.daemonset), until_s=until_s)
-        if isinstance(found, Missing):
+        if isinstance(found, Missing | Unanswered):
             return will_run_again(found, found)
         until_s = max(until_s, time.monotonic() + NODE_AT_LEAST_S)
         return will_run_again(found, read_or_missing(api, path_of_node(own.node), until_s=until_s))
@@ -54,7 +54,7 @@ def ask_run_again(daemonset: str, node: str, until_s: float) -> Keep | Undo:
         return Undo(error.problem)
 
 
-def find_own_pod(api: Api, daemonset: str, node: str, until_s: float) -> OwnPod | Missing:
+def find_own_pod(api: Api, daemonset: str, node: str, until_s: float) -> OwnPod | Missing | Unanswered:
     """Complete the names of the options: by this pod's token, and by the pod in the API."""
     claims = read_claims((api.account / "token").read_text())
     pod = _text(claims, "pod", "name") or own_pod_name()
@@ -62,7 +62,7 @@ def find_own_pod(api: Api, daemonset: str, node: str, until_s: float) -> OwnPod 
     if daemonset and node:
         return OwnPod(pod, node, daemonset)
     found = read_or_missing(api, _path_of_pod(api.namespace, pod), until_s=until_s)
-    if isinstance(found, Missing):
+    if isinstance(found, Missing | Unanswered):
         return found
     node = node or _text(found, "spec", "nodeName")
     daemonset = daemonset or _find_owner(found)

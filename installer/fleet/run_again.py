@@ -33,7 +33,13 @@ Object: TypeAlias = Mapping[str, Any]
 
 
 class Missing(Struct, frozen=True):
-    """The API does not have the object, refuses the object, or does not answer."""
+    """The API does not have the object, or refuses the object."""
+
+    reason: str
+
+
+class Unanswered(Struct, frozen=True):
+    """The API gives no answer about the object, or is too busy for one."""
 
     reason: str
 
@@ -48,12 +54,24 @@ class Undo(Struct, frozen=True):
     reason: str
 
 
-def will_run_again(daemonset: Object | Missing, node: Object | Missing) -> Keep | Undo:
+class Unknown(Struct, frozen=True):
+    """Only time will tell whether a pod runs here again."""
+
+    reason: str
+
+
+def will_run_again(
+    daemonset: Object | Missing | Unanswered, node: Object | Missing | Unanswered
+) -> Keep | Undo | Unknown:
     """Decide whether a stopped pod leaves the install in place for the next pod of the DaemonSet."""
+    if isinstance(daemonset, Unanswered):
+        return Unknown(daemonset.reason)
     if isinstance(daemonset, Missing):
         return Undo(f"the DaemonSet is unknown ({daemonset.reason})")
     if value_at(daemonset, ("metadata", "deletionTimestamp")):
         return Undo("the DaemonSet is being deleted")
+    if isinstance(node, Unanswered):
+        return Unknown(node.reason)
     if isinstance(node, Missing):
         return Undo(f"the node is unknown ({node.reason})")
     if value_at(node, ("metadata", "deletionTimestamp")):

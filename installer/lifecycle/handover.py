@@ -21,9 +21,8 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.kernel import OWN, find_pid_beside_us, mount_namespace
 from installer.host.systemd import read_unit, unit_runs
-from installer.lifecycle.readiness import stamp
 from installer.metrics import snapshot as metrics
-from installer.model.facts import Record
+from installer.model.facts import PendingUndo, Record
 from installer.model.files import PATH, ROOT, File, Kind, Meta, dumps, loads
 from installer.model.options import InUse, Options, RestartMode, RunRequest
 
@@ -59,7 +58,7 @@ def may_finish(host: Host, options: Options, record: Record, error: UndoIncomple
     return options.host_root != ROOT and bool(explain_unwritable(host, (row.path for row in record.configs)))
 
 
-def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s: float) -> None:
+def hand_over(host: Host, options: Options, ledger: Ledger, pending: PendingUndo, until_s: float) -> None:
     """Have the unit finish the undo.
 
     Return once the unit has loaded all modules: then this process may end, and the image be removed. A
@@ -69,7 +68,7 @@ def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s
         host: the host.
         options: the options of the undo.
         ledger: the open ledger.
-        reason: why this process does not finish the undo, for the log.
+        pending: since when, why and how long the undo waits.
         until_s: when a pod's grace ends, by ``time.monotonic``.
 
     Raises:
@@ -78,8 +77,8 @@ def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s
     before = ledger.record
     try:
         waits = _await_settled(host)
-        if not (waits and before.undo_pending):
-            ledger.write(replace(before, undo_pending=stamp()))
+        if not (waits and _waits_as_long(before, pending)):
+            ledger.write(replace(before, undo_pending=pending))
         if not waits:
             _start(host, options, ledger, until_s)
     except InstallerError as error:
@@ -88,7 +87,12 @@ def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s
         problem = f"hand over the undo ({error.problem})"
         raise UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over") from error
     metrics.publish_pending(host, options, ledger)
-    log.warning("undo handed over", unit=UNIT, reason=reason)
+    log.warning("undo handed over", unit=UNIT, reason=pending.reason, waits_s=round(pending.waits_s))
+
+
+def _waits_as_long(record: Record, pending: PendingUndo) -> bool:
+    """Tell whether the ledger already has an undo that waits no longer than the new one."""
+    return record.undo_pending is not None and record.undo_pending.waits_s <= pending.waits_s
 
 
 def _await_settled(host: Host) -> bool:

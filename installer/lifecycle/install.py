@@ -111,7 +111,7 @@ def run(request: RunRequest) -> NoReturn:
                 readiness.remove(host, options.ready_file)
                 write_pid(pidfile, options.pid_file)
                 # A unit that waits to undo the rest of an earlier install sees that this is ours now.
-                ledger.write(replace(ledger.record, pid_file=options.pid_file, undo_pending=""))
+                ledger.write(replace(ledger.record, pid_file=options.pid_file, undo_pending=None))
                 host.replace(options.options_file, File(dumps(request), Meta(0o600)))
                 _become_supervisor(host, request, pidfile, ledger.lock)
         except InstallerError:

@@ -470,11 +470,14 @@ def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Lin
         state = f"the last install or undo failed or was cut short; {AGAIN}"
         yield Line("unfinished", state)
     if record.undo_pending:
-        reason = f": cannot {record.undo_problem}" if record.undo_problem else ""
+        pending = record.undo_pending
+        reason = f"cannot {record.undo_problem}" if record.undo_problem else pending.reason
         goes_on = FINISHED_BY
-        if undo_goes_on:
+        if undo_goes_on and record.undo_problem:
             goes_on = f"{handover.UNIT} finishes it when that is over"
-        yield Line(UNDO_PENDING, f"since {record.undo_pending}{reason}; {goes_on}")
+        elif undo_goes_on:
+            goes_on = f"{handover.UNIT} undoes {pending.waits_s:.0f} s later, unless run starts first"
+        yield Line(UNDO_PENDING, f"since {pending.since}: {reason}; {goes_on}")
     elif record.undo_problem and record.finished:
         state = f"incomplete, cannot {record.undo_problem}: {AGAIN}"
         yield Line("last undo", state)

@@ -31,13 +31,12 @@ from installer.host.own_version import describe_version
 from installer.lifecycle.uninstall import as_incomplete_undo, open_ledger, undo
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EngineState
-from installer.model.facts import Record
+from installer.model.facts import PendingUndo, Record
 from installer.model.files import ROOT
 from installer.model.options import InUse, Options, RestartMode
 
 LOOK_S: Final = 10.0
-# Within this time the next pod of a DaemonSet takes the undo over, and no engine is restarted.
-EARLIEST_S: Final = 60.0
+AGAIN_S: Final = 60.0  # from one try to the next
 LONGEST_S: Final = 24 * 3600.0
 ROOMS: Final = (
     "config_text",
@@ -140,7 +139,7 @@ def rehearse(host: Host, options: Options) -> tuple[EngineState, ...]:
 def await_end(host: Host, options: Options, engines: Collection[EngineState]) -> Exit:
     """Wait, without any lock, until no container uses our runtimes, then undo."""
     began_s = time.monotonic()
-    handed_over = ""
+    handed_over: PendingUndo | None = None
     tried = False
     earliest_s = began_s
     while True:
@@ -150,14 +149,14 @@ def await_end(host: Host, options: Options, engines: Collection[EngineState]) ->
             return Exit.OK
         if record.undo_pending != handed_over:
             handed_over = record.undo_pending
-            earliest_s = time.monotonic() + EARLIEST_S
+            earliest_s = time.monotonic() + handed_over.waits_s
             tried = False
         # The first try, while containers still use our runtimes, removes at least our default runtime.
         if time.monotonic() >= earliest_s and not (tried and _is_used(host, options, record, engines)):
             if _undo_now(host, options):
                 return Exit.OK
             tried = True
-            earliest_s = time.monotonic() + EARLIEST_S
+            earliest_s = time.monotonic() + AGAIN_S
         if time.monotonic() - began_s > LONGEST_S:
             problem = record.undo_problem or "undo everything"
             remedy = "stop these containers, then run uninstall, or uninstall --in-use=force"

@@ -4,14 +4,16 @@ A pod that is deleted by force is stopped while the next pod of its DaemonSet is
 undo would restart the engine under the next pod, which would install and restart the engine once more.
 """
 
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, hold, read_record
@@ -40,11 +42,14 @@ from installer.lifecycle import handover, readiness
 from installer.lifecycle.node_turns import give_back_after_undo, open_turns
 from installer.lifecycle.verify_leftovers import remove_made
 from installer.metrics import snapshot as metrics
-from installer.model.facts import EngineRow, Facts, names_of
+from installer.model.facts import EngineRow, Facts, PendingUndo, names_of
 from installer.model.files import Layout
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
+
+if TYPE_CHECKING:
+    from installer.fleet.run_again import Keep, Undo, Unknown
 
 RECENT_S: Final = 5.0
 SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet waits for its volumes first
@@ -52,6 +57,9 @@ START_S: Final = 10.0  # from the directory to the next pod's run; the rest of t
 ENDS_S: Final = 30.0  # an undo ends within 25 s
 ASK_S: Final = 6.0  # of UNDO_S, for the Kubernetes API to answer
 ASK_AT_LEAST_S: Final = 2.0
+# Without an answer of the API a unit of the host leaves the node to the next pod, for this time at least and
+# for twice this time at most: the nodes of a fleet draw, so that not all of them undo at once.
+UNDECIDED_S: Final = 600.0
 POLL_S: Final = 0.05
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
 PROBE_S: Final = 6.0  # of UNDO_S, for an engine that is between two lives
@@ -101,7 +109,8 @@ def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s:
         if not handover.may_finish(host, options, ledger.record, error):
             raise
         try:
-            handover.hand_over(host, options, ledger, error.problem, until_s)
+            pending = PendingUndo(readiness.stamp(), error.problem)
+            handover.hand_over(host, options, ledger, pending, until_s)
         except UndoIncompleteError as failure:
             log.warning("undo not handed over", error=failure)
             raise error from failure
@@ -311,11 +320,21 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
             return Exit.OK
         turns = open_turns(host, options, ledger)  # reads the last check, which goes with readiness
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
-        if reason_to_keep := _find_reason_to_keep(host, options, ledger.lock, stopped_s, again=again):
+        decision = _decide_stop(options, stopped_s)
+        reason_to_keep = decision.keeps_because
+        # A pod deleted by force has no valid token any more: the kubelet's directories tell of the next pod.
+        waits = not again and not decision.unknown_because
+        if not reason_to_keep and await_next_run(host, ledger.lock, stopped_s, waits=waits):
+            reason_to_keep = "the next run takes over"
+        if reason_to_keep:
             turns.give_back_kept()
             log.info("everything kept", reason=reason_to_keep)
+        elif decision.unknown_because and _leave_to_next_pod(host, options, ledger, decision, stopped_s):
+            turns.give_back_kept()
+            return HANDED_OVER
         elif reason := handover.find_reason(host, options, ledger.record):
-            handover.hand_over(host, options, ledger, reason, stopped_s + UNDO_S)
+            pending = PendingUndo(readiness.stamp(), reason)
+            handover.hand_over(host, options, ledger, pending, stopped_s + UNDO_S)
             turns.give_back_kept()  # the host's unit has no account of the API
             return HANDED_OVER
         elif undo_or_hand_over(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic()):
@@ -324,39 +343,66 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
     return Exit.OK
 
 
-def _find_reason_to_keep(
-    host: Host, options: Options, lock: locks.Lock, stopped_s: float, *, again: bool
-) -> str:
-    """Return why a stop undoes nothing, "" for an undo; the arguments as for ``stop``."""
+class _StopDecision(Struct, frozen=True):
+    """What a stop does, and why: it keeps everything, or does not know, or undoes if both reasons are ""."""
+
+    keeps_because: str = ""
+    unknown_because: str = ""
+
+
+def _decide_stop(options: Options, stopped_s: float) -> _StopDecision:
+    """Decide by the policy what a stop does; under the policy auto ask the API."""
     if options.on_exit is OnExit.KEEP:
-        return f"asked for with --on-exit {options.on_exit}"
-    if options.on_exit is OnExit.AUTO:
-        reason = _find_reason_to_undo(options, stopped_s)
-        if not reason:
-            return "a pod of the DaemonSet will run on this node again"
-        log.info("undo decided", reason=reason)
-    # A pod that was deleted by force has no valid token any more: the kubelet's directories tell of the next.
-    if await_next_run(host, lock, stopped_s, waits=not again):
-        return "the next run takes over"
-    return ""
+        return _StopDecision(keeps_because=f"asked for with --on-exit {options.on_exit}")
+    if options.on_exit is OnExit.UNDO:
+        return _StopDecision()
+    from installer.fleet.run_again import Keep, Unknown
+
+    answer = _ask_api(options, stopped_s)
+    if isinstance(answer, Keep):
+        return _StopDecision(keeps_because="a pod of the DaemonSet will run on this node again")
+    if isinstance(answer, Unknown):
+        return _StopDecision(unknown_because=answer.reason)
+    log.info("undo decided", reason=answer.reason)
+    return _StopDecision()
 
 
-def _find_reason_to_undo(options: Options, stopped_s: float) -> str:
-    """Ask the API whether another pod comes; return "" then, else why a stop undoes everything."""
+def _ask_api(options: Options, stopped_s: float) -> "Keep | Undo | Unknown":
+    """Ask the API whether another pod runs here after a stop that was requested at ``stopped_s``."""
     from installer.fleet.own_pod import ask_run_again
-    from installer.fleet.run_again import Keep
 
     # A stop that had to wait for another child asks at least for a moment.
     until_s = max(stopped_s + ASK_S, time.monotonic() + ASK_AT_LEAST_S)
-    decision = ask_run_again(options.daemonset, options.node_name, until_s)
-    return "" if isinstance(decision, Keep) else decision.reason
+    return ask_run_again(options.daemonset, options.node_name, until_s)
+
+
+def _leave_to_next_pod(
+    host: Host, options: Options, ledger: Ledger, decision: _StopDecision, stopped_s: float
+) -> bool:
+    """Have a unit of the host undo later, unless the next pod comes first; tell whether the unit waits.
+
+    The API did not answer: an undo now would restart the engine of each node that an update has reached.
+    """
+    if not ledger.record.empty:
+        waits_s = random.uniform(UNDECIDED_S, 2 * UNDECIDED_S)  # noqa: S311 - no secret
+        pending = PendingUndo(readiness.stamp(), decision.unknown_because, waits_s)
+        try:
+            handover.hand_over(host, options, ledger, pending, stopped_s + UNDO_S)
+        except UndoIncompleteError as failure:
+            log.warning("undo not handed over", error=failure)
+        else:
+            return True
+    log.info("undo decided", reason=decision.unknown_because)
+    return False
 
 
 def warn_of_undo(options: Options) -> None:
     """Log why a stop would undo everything already now, such as for want of a right."""
-    reason = _find_reason_to_undo(options, -inf)
-    if reason:
-        log.warning("stop would undo", on_exit=str(options.on_exit), reason=reason)
+    from installer.fleet.run_again import Keep
+
+    answer = _ask_api(options, -inf)
+    if not isinstance(answer, Keep):
+        log.warning("stop would undo", on_exit=str(options.on_exit), reason=answer.reason)
 
 
 def node_stops(host: Host) -> bool:

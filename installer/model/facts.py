@@ -151,6 +151,15 @@ class TurnRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     is_new: bool = False  # the node restarts without a turn: no pod of a user runs there yet
 
 
+class PendingUndo(Struct, frozen=True, forbid_unknown_fields=True):
+    """An undo that a unit of systemd finishes."""
+
+    since: str  # the moment of the hand-over, in UTC
+    reason: str  # the reason for the hand-over
+    # From the hand-over: within this time the next pod of a rolling update takes the undo over.
+    waits_s: float = 60.0
+
+
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the ledger: all our changes of a node."""
 
@@ -163,8 +172,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[DeviceNode, ...] = ()  # of the driver, made by us
     pid_file: PurePosixPath | None = None  # of the last ``run``; the file ``ready`` was beside the pidfile
     undo_problem: str = ""  # the reason for which the last undo was not complete, "" after an install
-    # The start of an undo that waits to be completed, in UTC; "" if none waits, as after an install.
-    undo_pending: str = ""
+    undo_pending: PendingUndo | None = None  # None if no undo waits, as after an install
     # Metrics and labels; they stay when the rest of the record is empty, to report a failed install.
     published: tuple[PurePosixPath, ...] = ()
     cdi: CdiRow | None = None  # None except after an install of CDI alone

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from installer.errors import InstallerError
 from installer.fleet import client, leases
-from installer.fleet.run_again import Keep, Missing, Undo, will_run_again
+from installer.fleet.run_again import Keep, Missing, Unanswered, Undo, Unknown, will_run_again
 from installer.fleet.turn_rules import Failure, Node, Proven, Settings, Turn, add_failure, add_proven
 from installer.host.kubernetes import (
     Api,
@@ -373,7 +373,7 @@ def ask_both(api: Api) -> tuple[Any, Any]:
     return first, second
 
 
-STOPS: dict[str, tuple[Callable[[ApiServer], object], type[Keep | Undo], int]] = {
+STOPS: dict[str, tuple[Callable[[ApiServer], object], type[Keep | Undo | Unknown], int]] = {
     "an update": (lambda _: None, Keep, 2),
     "the DaemonSet is gone": (lambda server: server.delete("daemonsets", "toolkit"), Undo, 2),
     "the node is gone": (lambda server: server.delete("nodes", NODE.name), Undo, 2),
@@ -384,8 +384,8 @@ STOPS: dict[str, tuple[Callable[[ApiServer], object], type[Keep | Undo], int]] =
     ),
     "no right": (lambda server: server.refused.add(("get", "daemonsets")), Undo, 2),
     "the token has ended": (lambda server: server.users.clear(), Undo, 2),
-    "the API is busy": (lambda server: setattr(server, "is_busy", True), Undo, 4),
-    "the API does not answer": (lambda server: server.swallows.add("get"), Undo, 2),
+    "the API is busy": (lambda server: setattr(server, "is_busy", True), Unknown, 4),
+    "the API does not answer": (lambda server: server.swallows.add("get"), Unknown, 2),
 }
 
 
@@ -400,7 +400,7 @@ def test_a_stop_keeps_what_the_next_pod_takes_over(api: Api, server: ApiServer, 
 
     assert isinstance(will_run_again(*found), decision)
     assert len(server.calls) == requests
-    assert decision is Undo or not any(isinstance(each, Missing) for each in found)
+    assert decision is not Keep or not any(isinstance(each, Missing | Unanswered) for each in found)
 
 
 def test_a_missing_object_is_told_from_other_refusals(api: Api) -> None:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from installer.fleet.run_again import Keep, Missing, Undo, will_run_again
+from installer.fleet.run_again import Keep, Missing, Unanswered, Undo, Unknown, will_run_again
 from tests.support.site import PROJECT
 
 AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -54,9 +54,9 @@ def untolerated(taint: str) -> Undo:
 class Case(NamedTuple):
     """A DaemonSet and a node, and what a stop of the pod does there."""
 
-    decision: Keep | Undo
-    daemonset: dict[str, Any] | Missing = DAEMONSET
-    node: dict[str, Any] | Missing = NODE
+    decision: Keep | Undo | Unknown
+    daemonset: dict[str, Any] | Missing | Unanswered = DAEMONSET
+    node: dict[str, Any] | Missing | Unanswered = NODE
 
 
 CASES = {
@@ -91,7 +91,8 @@ CASES = {
         Undo("the node is being deleted"), node=node(deletionTimestamp=DELETED)
     ),
     "the API refuses the DaemonSet": Case(Undo("the DaemonSet is unknown (403)"), Missing("403")),
-    "the API does not answer": Case(Undo("the node is unknown (timed out)"), node=Missing("timed out")),
+    "the API does not answer about the DaemonSet": Case(Unknown("timed out"), Unanswered("timed out")),
+    "the API does not answer about the node": Case(Unknown("timed out"), node=Unanswered("timed out")),
     # Selectors.
     "the node has lost its label": Case(NO_SELECTOR, node=node(labels={})),
     "the node's label has another value": Case(NO_SELECTOR, node=node(labels={"gpu": "false"})),

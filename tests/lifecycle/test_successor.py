@@ -17,12 +17,15 @@ from installer.errors import Exit, UndoIncompleteError
 from installer.host import supervision
 from installer.host.files import Host
 from installer.lifecycle import successor
-from installer.model.facts import Record
+from installer.model.facts import PendingUndo, Record
 from installer.model.options import Options
 
 SINCE = "2026-11-28T19:00:00Z"
-PENDING = Record(finished=True, undo_problem="undo everything (our runtime runs trainer)", undo_pending=SINCE)
+PROBLEM = "undo everything (our runtime runs trainer)"
 EARLIEST_S = 0.4
+PENDING = Record(
+    finished=True, undo_problem=PROBLEM, undo_pending=PendingUndo(SINCE, PROBLEM, waits_s=EARLIEST_S)
+)
 # Prints each module that a function of these rooms imports and that is not loaded yet.
 UNLOADED = """
 import ast, sys
@@ -54,7 +57,7 @@ def options(tmp_path: Path) -> Options:
 @pytest.fixture
 def host(options: Options, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(successor, "LOOK_S", 0.05)
-    monkeypatch.setattr(successor, "EARLIEST_S", EARLIEST_S)
+    monkeypatch.setattr(successor, "AGAIN_S", EARLIEST_S)
     return Host.under(options.host_root)
 
 
@@ -91,7 +94,7 @@ def test_an_undo_begins_a_while_after_the_hand_over_and_leaves_nothing(host: Hos
 
 def test_an_undo_that_run_has_taken_over_is_left_to_it(host: Host, options: Options) -> None:
     write(host, options, PENDING)
-    taken = replace(PENDING, undo_pending="", pid_file=options.pid_file)
+    taken = replace(PENDING, undo_pending=None, pid_file=options.pid_file)
 
     with later(threading.Timer(0.1, write, (host, options, taken))):
         assert successor.await_end(host, options, ()) is Exit.OK
@@ -101,7 +104,7 @@ def test_an_undo_that_run_has_taken_over_is_left_to_it(host: Host, options: Opti
 
 def test_an_undo_that_was_handed_over_again_waits_from_then_on(host: Host, options: Options) -> None:
     write(host, options, PENDING)
-    again = replace(PENDING, undo_pending="2026-11-28T19:00:09Z")
+    again = replace(PENDING, undo_pending=PendingUndo("2026-11-28T19:00:09Z", PROBLEM, EARLIEST_S))
     began = time.monotonic()
 
     with later(threading.Timer(0.3, write, (host, options, again))):

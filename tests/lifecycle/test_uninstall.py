@@ -18,7 +18,7 @@ from installer.engines.node_shell import MARK
 from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.lifecycle import handover, installation_report, uninstall, verify_leftovers
-from installer.model.facts import EngineRow, Record
+from installer.model.facts import EngineRow, PendingUndo, Record
 from installer.model.files import Layout
 from installer.model.options import Options
 from tests.support.files import put
@@ -107,11 +107,13 @@ def test_an_undo_in_a_container_of_crio_alone_is_handed_over_or_not_begun(host: 
 def test_an_undo_that_no_systemd_takes_over_is_not_pending(
     host: Host, options: Options, holder: Ledger
 ) -> None:
+    pending = PendingUndo("2026-11-28T19:00:00Z", "our runtime runs trainer")
+
     with pytest.raises(UndoIncompleteError, match="reach systemd") as raised:
-        handover.hand_over(host, options, holder, "our runtime runs trainer", time.monotonic())
+        handover.hand_over(host, options, holder, pending, time.monotonic())
 
     assert raised.value.code == "undo-not-handed-over"
-    assert holder.record.undo_pending == ""
+    assert holder.record.undo_pending is None
 
 
 # What verify makes

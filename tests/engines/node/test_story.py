@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.lifecycle.uninstall import UNDECIDED_S
 from tests.deploy.rendered import Layer, Manifest, kustomized, pod_of
 from tests.documents import starting
 from tests.engines.by_cdi import GPU, TELLS, Client, answers, driver
@@ -35,6 +36,7 @@ from tests.engines.nodes import OURS, Node
 from tests.engines.told import served, snapshot, starts
 from tests.fleet.api_server import TOKEN, ApiServer, serving
 from tests.support.entry import PROJECT
+from tests.support.site import LEDGER
 from tests.support.waiting import until
 
 NEXT = "next"
@@ -44,6 +46,7 @@ IMAGE = "node-toolkit-installer"
 UPPER = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
 UNIT = "toolkit-installer-undo"
 UNIT_ENDED = "inactive"
+HANDED_OVER = 4
 FIRST, SECOND = "toolkit-aaaaa", "toolkit-bbbbb"
 WISH = {"nvidia.cdi.k8s.io/container.main": GPU}
 
@@ -173,21 +176,45 @@ def test_with_the_policy_auto_an_update_restarts_nothing_and_a_removal_undoes_ev
 
 @pytest.mark.any_version
 @pytest.mark.night
-def test_with_the_policy_auto_and_without_an_answer_everything_is_undone(
+def test_with_the_policy_auto_and_without_an_answer_the_next_pod_takes_over_or_a_unit_undoes_everything(
     containerd_with_images: Node, tmp_path: Path
 ) -> None:
     node = containerd_with_images
-    files, before = snapshot(node), served(node)
+    files, before, count = snapshot(node), served(node), starts(node)
     with _cluster(node) as (server, port):
-        pod = begin(node, "toolkit", _by_auto(port, Layer(tmp_path)))
+        manifest = _by_auto(port, Layer(tmp_path))
+        pod = begin(node, "toolkit", manifest)
         server.swallows.add("get")
 
         began = time.monotonic()
-        assert pod.delete() == 0
+        assert pod.delete() == HANDED_OVER
         assert time.monotonic() - began < GRACE_OF_THE_OPERATOR_S
         assert "the Kubernetes API does not answer" in pod.log()
-        assert served(node) == before
-    assert snapshot(node) == files
+        assert "the Kubernetes API does not answer" in node.installer("status").stdout
+        pod = begin(node, "toolkit-next", manifest, NEXT)
+        until(lambda: UNIT_ENDED in node.run(["systemctl", "is-active", UNIT], check=False).stdout)
+        assert "undo left to another" in node.journal(UNIT)
+        assert starts(node) == count + 1, "an update while the API is away restarts nothing"
+        run_through_us(node)
+
+        assert pod.delete() == HANDED_OVER
+        assert served(node) == (before[0] | OURS, before[1])
+        _shorten_the_wait(node)
+        until(lambda: UNIT_ENDED in node.run(["systemctl", "is-active", UNIT], check=False).stdout)
+    assert "undo complete" in node.journal(UNIT)
+    assert starts(node) == count + 2
+    assert (snapshot(node), served(node)) == (files, before)
+
+
+def _shorten_the_wait(node: Node) -> None:
+    """Have the unit that waits for the next pod wait one second: by the ledger, which it reads every ten."""
+    ledger = node.root / LEDGER
+    record = json.loads(ledger.read_text())
+    assert record["undo_pending"]["waits_s"] >= UNDECIDED_S
+    record["undo_pending"]["waits_s"] = 1.0
+    written = ledger.with_suffix(".test")
+    written.write_text(json.dumps(record))
+    written.rename(ledger)
 
 
 @pytest.mark.any_version
