@@ -1,3 +1,4 @@
+import ast
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import threading
 import pytest
 
 from tests.support import preloaded
-from tests.support.site import Site, ended
+from tests.support.site import PROJECT, Site, ended
 from tests.support.waiting import full_pipe, until_it_sleeps
 
 TALK = """
@@ -141,3 +142,51 @@ log.say_failed(error)
         "toolkit-installer: cannot find it (no such file); name it",
         'error: other problem found code=config-unusable problem="cannot do that" remedy="do this"',
     ]
+
+
+# Events with no past participle, and yet plain: a state that lasts, or the field's noun.
+STATES = ("waiting for ", "nothing ", "restart pending", "undo complete", "internal error", "next step")
+IRREGULAR = {
+    "became",
+    "begun",
+    "done",
+    "forgotten",
+    "found",
+    "given",
+    "kept",
+    "known",
+    "left",
+    "lost",
+    "made",
+}
+IRREGULAR |= {"read", "sent", "set", "stuck", "taken", "told", "written"}
+
+
+def _events() -> set[str]:
+    """Return every event in the text of the program."""
+    texts: set[str] = set()
+    for path in (PROJECT / "installer").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            name = ast.unparse(call.func)
+            event = call.args[0]
+            if name == "StepDescription":
+                event = call.args[1]
+            elif not name.endswith(("log.info", "log.warning", "log.error")):
+                continue
+            if isinstance(event, ast.Constant) and isinstance(event.value, str) and event.value:
+                texts.add(event.value)
+    return texts
+
+
+def test_an_event_says_what_happened() -> None:
+    events = _events()
+    others = {event for event in events if not event.startswith(STATES)}
+
+    assert {"installed", "directory made", "waiting for a signal"} <= events
+    assert {event for event in others if not _has_participle(event)} == set()
+
+
+def _has_participle(event: str) -> bool:
+    return any(word.endswith("ed") or word in IRREGULAR for word in event.split())

@@ -237,7 +237,7 @@ def carry_out(
         except InstallerError:
             after = next(iter(plan.steps[len(done) :]), None)
             if isinstance(planned, Reload) and isinstance(after, WriteConfig) and after.passing:
-                event = "config is an intermediate text"
+                event = "intermediate text left in config"
                 log.warning(event, path=str(after.path), reason="its reload failed")
             raise
         if happened:

@@ -438,7 +438,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     options = options_from(line)
     allow_files()
     for warning in (*line.warnings, *_warnings(line, options)):
-        log.warning("command line note", note=warning)
+        log.warning("note made", note=warning)
     from installer.lifecycle import install as daemon
 
     if line["no-daemon"]:

@@ -510,7 +510,7 @@ class _Check:
         elif not proven.unverified_engines:
             readiness.publish(self.host, self.options.ready_file, self.record)
             if self.previous.problem:  # the log must not end with that problem
-                log.info("node ready again", engines=sorted(proven.engines))
+                log.info("node became ready again", engines=sorted(proven.engines))
 
     def publish_kept_readiness(self, *, ready: bool) -> None:
         """Publish readiness for the ledger's runtimes while the next change waits for the owner."""

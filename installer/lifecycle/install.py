@@ -359,7 +359,7 @@ def _carry_out_install(host: Host, options: Options, ledger: Ledger, plan: Plan)
         config = str(engine.config)
         log.info("engine found", engine=engine.name, version=version, unit=engine.unit, config=config)
     for note in plan.notes:
-        log.info("install note", note=note)
+        log.info("note made", note=note)
     former_socket = ledger.record.nri
     try:
         _carry_out(host, options, ledger, plan)

@@ -189,7 +189,7 @@ def _undo_now(host: Host, options: Options) -> bool:
                 if error.code != "in-use":
                     raise
                 metrics.publish_pending(host, options, ledger)
-                log.info("undo waits", reason=error.problem)
+                log.info("undo postponed", reason=error.problem)
                 return False
     except LockedError:  # another command is at work; the next look reads the ledger that it leaves
         return False

@@ -150,7 +150,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         facts = _observe_for_undo(host, options, ledger, until_s)
         plan = plan_undo(facts, options, DryRuns(host, facts.contents))
         for note in plan.notes:
-            log.warning("undo note", note=note)
+            log.warning("note made", note=note)
         if plan.obstacles:
             ledger.write(replace(ledger.record, undo_problem=plan.obstacles[0].problem))
         refuse_obstacles(plan)
@@ -397,12 +397,12 @@ def _leave_to_next_pod(
 
 
 def warn_of_undo(options: Options) -> None:
-    """Log why a stop would undo everything already now, such as for want of a right."""
+    """Log why a undo at stop expected everything already now, such as for want of a right."""
     from installer.fleet.run_again import Keep
 
     answer = _ask_api(options, -inf)
     if not isinstance(answer, Keep):
-        log.warning("stop would undo", on_exit=str(options.on_exit), reason=answer.reason)
+        log.warning("undo at stop expected", on_exit=str(options.on_exit), reason=answer.reason)
 
 
 def node_stops(host: Host) -> bool:

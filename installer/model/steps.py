@@ -230,7 +230,7 @@ def describe(step: Step) -> StepDescription:
             return _describe_directory(step)
         case FindRuntimes(kind):
             text = f"make sure that {kind.title} finds the runtimes"
-            return StepDescription(text, "runtimes visible to the engine", {"engine": kind.name})
+            return StepDescription(text, "runtimes made visible to the engine", {"engine": kind.name})
         case WriteConfig():
             return _describe_write(step)
         case InstallVersion():

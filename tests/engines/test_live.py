@@ -161,7 +161,7 @@ def test_what_dockerd_refused_ends_with_the_owners_text_once_that_is_corrected(d
     double(node.read(DOCKER))
     stuck = node.installer("uninstall", "--timeout", "2")
     assert stuck.returncode == 4, stuck.stderr
-    assert ("config is an intermediate text" in stuck.stderr) != validates
+    assert ("intermediate text left in config" in stuck.stderr) != validates
     assert corrected not in node.installer("status").stdout
     node.write(DOCKER, node.read(DOCKER).replace(DOUBLE, ""))
     assert corrected not in node.installer("status").stdout

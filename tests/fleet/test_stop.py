@@ -238,7 +238,7 @@ def test_a_missing_right_is_told_right_after_the_install(
 
     told = capfd.readouterr().err
     assert silent == ""
-    assert "stop would undo" in told
+    assert "undo at stop expected" in told
     assert "cannot get resource" in told
 
 
