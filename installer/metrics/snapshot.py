@@ -18,7 +18,7 @@ from installer.errors import InstallerError
 from installer.host import supervision
 from installer.host.events import log_failures
 from installer.host.files import Host, read_json_of_root
-from installer.host.own_version import own_version
+from installer.host.own_version import describe_version
 from installer.model.facts import EngineRow, Record
 from installer.model.files import ANSWER, METRICS, SOCKET, File, Layout, Meta, dumps
 from installer.model.options import Drift, Options
@@ -114,9 +114,10 @@ MEANINGS: Final = {
 
 def features(node: Snapshot) -> str:
     """Return the labels of a node, in the format of NFD's directory features.d."""
+    number = node.version.partition(" ")[0]  # a label's value has no space, and so no commit
     labels = {
         "ready": "true" if node.since else "false",
-        "version": node.version,
+        "version": number,
         "toolkit-version": node.toolkit,
         "ready-since": node.since,
         "undo-pending": "true" if node.figures.get("undo_pending") else "",
@@ -322,7 +323,7 @@ def _take_snapshot(
             states[row.name] = "pending"
         else:
             states[row.name] = "true" if row.name in serving else "false"
-    return Snapshot(own_version(), counts.toolkit, since, states, figures)
+    return Snapshot(describe_version(), counts.toolkit, since, states, figures)
 
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:

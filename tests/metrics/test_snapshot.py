@@ -12,6 +12,7 @@ from installer.change.plan import Plan
 from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.host.files import Host
+from installer.host.own_version import describe_version
 from installer.metrics import snapshot as monitoring
 from installer.metrics.snapshot import Counts, Snapshot, features
 from installer.model.facts import EngineRow, Record
@@ -133,3 +134,20 @@ def test_the_labels_of_a_node(since: str, told: dict[str, str]) -> None:
     assert labels(figures) == usual | told
     without = Snapshot("0.3.0", "", "", {}, {})
     assert labels(without) == {"ready": "false", "version": "0.3.0"}
+
+
+def test_a_development_version_has_its_commit_in_the_metric_and_not_in_the_label(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = "0.4.0.dev0 (commit 0123456789ab)"
+    monkeypatch.setattr("installer.host.own_version.find_commit", lambda _: "0123456789ab")
+    monkeypatch.setattr("installer.host.own_version.own_version", lambda: "0.4.0.dev0")
+    describe_version.cache_clear()
+
+    node.told(NOTHING)
+    samples = node.samples()
+    describe_version.cache_clear()
+
+    assert samples[f'info{{toolkit_version="",version="{version}"}}'] == 1
+    # The value of a label has no space.
+    assert labels(Snapshot(version, "", "", {}, {}))["version"] == "0.4.0.dev0"
