@@ -147,9 +147,10 @@ def read_node(api: Api, name: str) -> dict[str, Any]:
 def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | Missing | Unanswered:
     """Return an object for ``will_run_again``.
 
-    A connection is tried twice: at once, and from the middle of the remaining time on, as an API server that
-    is being replaced refuses connections for some time. A connected server may use all of the time: a server
-    that is only slow would answer no second request sooner.
+    The API is asked twice: at once, and from the middle of the remaining time on. An API server that is being
+    replaced refuses connections for some time, and one that has just started refuses every account, until it
+    has read the rights (engine-facts.md#api-start): only two refusals are an answer. A connected server may
+    use all of the time: a server that is only slow would answer no second request sooner.
 
     Args:
         api: the API.
@@ -159,6 +160,7 @@ def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | 
     began_s = time.monotonic()
     middle_s = began_s + (until_s - began_s) / TRIES_OF_A_STOP
     reason = "there was no time to ask"
+    refusals = 0
     for connected_by_s in (middle_s, until_s):
         now_s = time.monotonic()
         if now_s >= until_s:
@@ -166,12 +168,17 @@ def read_or_missing(api: Api, path: str, *, until_s: float) -> dict[str, Any] | 
         patient = replace(api, answer_s=until_s - now_s, connect_s=connected_by_s - now_s)
         try:
             return patient.ask("GET", path).content
-        except (UnauthorizedError, ForbiddenError, NotFoundError) as error:
+        except NotFoundError as error:
             return Missing(error.problem)
+        except (UnauthorizedError, ForbiddenError) as error:
+            reason = error.problem
+            refusals += 1
         except InstallerError as error:
             reason = error.problem
         if connected_by_s < until_s:
             time.sleep(max(0.0, connected_by_s - time.monotonic()))
+    if refusals == TRIES_OF_A_STOP:
+        return Missing(reason)
     return Unanswered(reason)
 
 

@@ -382,8 +382,8 @@ STOPS: dict[str, tuple[Callable[[ApiServer], object], type[Keep | Undo | Unknown
         Undo,
         2,
     ),
-    "no right": (lambda server: server.refused.add(("get", "daemonsets")), Undo, 2),
-    "the token has ended": (lambda server: server.users.clear(), Undo, 2),
+    "no right": (lambda server: server.refused.add(("get", "daemonsets")), Undo, 3),
+    "the token has ended": (lambda server: server.users.clear(), Undo, 4),
     "the API is busy": (lambda server: setattr(server, "is_busy", True), Unknown, 4),
     "the API does not answer": (lambda server: server.swallows.add("get"), Unknown, 2),
 }

@@ -20,7 +20,7 @@ from installer.change.ledger import Ledger, hold
 from installer.errors import Exit
 from installer.fleet import leases, own_pod
 from installer.fleet.own_pod import OwnPod, ask_run_again, find_own_pod, read_claims
-from installer.fleet.run_again import Keep, Missing, Unanswered
+from installer.fleet.run_again import Keep, Missing, Unanswered, Unknown
 from installer.host import kubernetes
 from installer.host.files import Host
 from installer.host.kubernetes import Api
@@ -200,6 +200,30 @@ def test_the_api_servers_own_restart_in_the_middle_is_waited_for(
     timer.join()
     assert site.tree().keys() >= {path for path in installed if path.startswith("usr/local/nvidia/")}
     assert len(cluster.server.calls) == 3
+
+
+def test_an_api_server_that_has_just_started_is_asked_again(cluster: Cluster) -> None:
+    cluster.server.refused.add(("get", "daemonsets"))
+    timer = Timer(SHORT_S / 2, cluster.server.refused.clear)
+    timer.start()
+
+    decision = ask_run_again(DAEMONSET, NODE, time.monotonic() + 2 * SHORT_S)
+
+    timer.join()
+    assert decision == Keep()
+
+
+def test_a_single_refusal_after_no_answer_is_no_answer(cluster: Cluster) -> None:
+    cluster.server.is_busy = True
+    cluster.server.refused.add(("get", "daemonsets"))
+    timer = Timer(SHORT_S / 2, lambda: setattr(cluster.server, "is_busy", False))
+    timer.start()
+
+    decision = ask_run_again(DAEMONSET, NODE, time.monotonic() + 2 * SHORT_S)
+
+    timer.join()
+    assert isinstance(decision, Unknown)
+    assert "403" in decision.reason
 
 
 def test_a_slow_api_server_may_use_all_of_the_time_for_an_answer(cluster: Cluster) -> None:
