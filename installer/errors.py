@@ -191,9 +191,14 @@ class EngineStoppedError(InstallerError):
 
 
 class OtherUnitError(InstallerError):
-    """A unit that systemd restarts along with an engine's unit is down after the restart."""
+    """Units that systemd restarts along with an engine's unit are down after the restart.
+
+    Attributes:
+        units: their names.
+    """
 
     usual: ClassVar[Code] = "unit-failed"
+    units: tuple[str, ...] = ()
 
 
 class NotBegunError(InstallerError):

@@ -24,6 +24,7 @@ from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.low_level import find_substitute_runtime
 from installer.engines.observe import RunningEngines, drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.reload import with_creating
+from installer.engines.restarted_units import list_down
 from installer.engines.startup import find_unit_obstacles, path_of
 from installer.engines.toolkit_paths import COMMENT, leads_to
 from installer.errors import InstallerError, Option, Remedy
@@ -382,6 +383,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
         seeks_references=options.thorough,
         containers=ContainerFacts(running, idle, low_level),
         unwritable=config_files.explain_unwritable(host, [row.path for row in record.configs]),
+        units_down=list_down(host, record.units_down),
     )
 
 

@@ -25,7 +25,7 @@ from installer.config_text import flatten
 from installer.engines import ENGINES
 from installer.engines.config_edits import files_without_us, without_us
 from installer.engines.config_texts import DryRun, predict_from_texts, toolkit_runtimes
-from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
+from installer.errors import InstallerError, NotYetError, Option, OtherUnitError, Remedy, UndoIncompleteError
 from installer.model.effective import STANDARD_NAMES, EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState
 from installer.model.facts import (
@@ -42,6 +42,8 @@ from installer.model.facts import (
 from installer.model.files import File
 from installer.model.options import Options
 from installer.model.steps import (
+    SINCE_OUR_RESTART,
+    START_UNIT,
     TRY_AGAIN,
     MakeDirectory,
     Part,
@@ -456,6 +458,7 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
             turn=record.turn,
             finished=True,
             undo_problem=problem,
+            units_down=tuple(facts.units_down),
             undo_pending=record.undo_pending,
         )
     return Plan(
@@ -513,6 +516,11 @@ def _check_undo(facts: Facts, options: Options) -> Part:
             problem = f"restore {row.path} (its saved copy {copy} is missing or damaged)"
             remedy = f"write the right file there, or remove it, then {TRY_AGAIN}"
             needed.append(InstallerError(problem, remedy=remedy, code="backup-lost"))
+    for unit, state in facts.units_down.items():
+        problem = f"finish the undo ({unit} is {state} {SINCE_OUR_RESTART})"
+        give_up = f"or give it up with systemctl reset-failed {unit}; then {TRY_AGAIN}"
+        remedy = f"{START_UNIT.format(unit=unit)}, {give_up}"
+        needed.append(OtherUnitError(problem, remedy=remedy))
     notes = [*facts.notes]
     if facts.containers.idle:
         idle = ", ".join(facts.containers.idle)

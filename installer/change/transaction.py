@@ -383,6 +383,9 @@ def _reload(
     except NotBegunError:
         begun = False
         raise
+    except OtherUnitError as error:
+        context.ledger.write(replace(context.ledger.record, units_down=error.units))
+        raise
     finally:
         if begun:
             context.ledger.reloaded.append(step.engine)

@@ -15,6 +15,7 @@ from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
 from installer.model.engine import EngineState
+from installer.model.steps import START_UNIT
 
 
 def list_units_along(host: Host, engine: EngineState, wanted: Iterable[str]) -> dict[str, systemd.Unit]:
@@ -51,15 +52,31 @@ def await_units(
         patience: The time limits: ``start_s`` for all units together.
 
     Raises:
-        OtherUnitError: a unit is not active in time.
+        OtherUnitError: units are not active in time; the sentence is about the first one.
     """
     deadline = time.monotonic() + patience.start_s
+    reasons = {}
     for name, before in units.items():
         reason = unit_jobs.await_active_again(
             host, name, before, began_s=began_s, deadline=deadline, check=patience.check
         )
         if reason:
-            raise OtherUnitError(
-                f"restart {engine.title} together with {name} ({reason})",
-                remedy=f"correct {name} (see journalctl -u {name} on the node) and start it, then run again",
-            )
+            reasons[name] = reason
+    for name, reason in reasons.items():
+        problem = f"restart {engine.title} together with {name} ({reason})"
+        error = OtherUnitError(problem, remedy=f"{START_UNIT.format(unit=name)}, then run again")
+        error.units = tuple(reasons)
+        raise error
+
+
+def list_down(host: Host, units: Iterable[str]) -> dict[str, str]:
+    """Return the units that have failed, or fail again and again, each with its state in systemd's words.
+
+    A unit that is inactive was left so by its owner: systemd itself tries to start it.
+    """
+    down = {}
+    for unit in units:
+        now = systemd.look_at_unit(host, unit)
+        if now.active == "failed" or now.sub == systemd.AGAIN:
+            down[unit] = f"{now.active}/{now.sub}"
+    return down

@@ -21,6 +21,7 @@ from installer.engines.config_edits import relocate_edits
 from installer.engines.config_texts import text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.observe import engine_of_row
+from installer.engines.restarted_units import list_down
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
@@ -32,6 +33,7 @@ from installer.lifecycle.readiness import format_utc
 from installer.model.facts import ConfigRow, EngineRow, Pending, Record, SpecialVersion, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
+from installer.model.steps import SINCE_OUR_RESTART, START_UNIT
 from installer.nri.state import describe_plugin
 from installer.payload import access
 from installer.payload.config_toml import edited_keys
@@ -180,6 +182,7 @@ def _list_recorded(
     host: Host, layout: Layout, record: Record, *, deep: bool, ignores: bool
 ) -> Iterator[Line]:
     yield from list_last_act(record, undo_goes_on=bool(record.undo_pending) and handover.is_waiting(host))
+    yield from _list_units_down(host, record)
     if record.toolkit is not None:
         yield from _list_toolkit(host, layout, record, record.toolkit, deep=deep)
     elif access.is_foreign_toolkit(host, layout):
@@ -222,6 +225,11 @@ def _is_taken_up(host: Host, row: EngineRow) -> bool:
     if serving is None or (row.default and serving.default != row.default):
         return False
     return all(serving.binaries.get(name) == str(path) for name, path in row.runtimes.items())
+
+
+def _list_units_down(host: Host, record: Record) -> Iterator[Line]:
+    for unit, state in list_down(host, record.units_down).items():
+        yield Line(unit, f"{state} {SINCE_OUR_RESTART}: {START_UNIT.format(unit=unit)}")
 
 
 def _list_mount_flaws(host: Host, layout: Layout, record: Record) -> Iterator[Line]:

@@ -172,6 +172,8 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[DeviceNode, ...] = ()  # of the driver, made by us
     pid_file: PurePosixPath | None = None  # of the last ``run``; the file ``ready`` was beside the pidfile
     undo_problem: str = ""  # the reason for which the last undo was not complete, "" after an install
+    # Units of systemd that a restart of an engine has taken along, and that did not start again.
+    units_down: tuple[str, ...] = ()
     undo_pending: PendingUndo | None = None  # None if no undo waits, as after an install
     # Metrics and labels; they stay when the rest of the record is empty, to report a failed install.
     published: tuple[PurePosixPath, ...] = ()
@@ -333,6 +335,8 @@ class Facts(Struct, frozen=True):
     # The targets of symbolic links that an administrator has put in the place of files that we created.
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)  # to programs that have other names
+    # Units of ``record.units_down`` that are down still, with their states in systemd's words.
+    units_down: Mapping[str, str] = field(default_factory=dict)
     # Programs that come back with the directory that was in the toolkit's place before ours.
     returning: frozenset[str] = frozenset()
     references: tuple[Reference, ...] = ()  # besides the configs of the ledger's engines

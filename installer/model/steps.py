@@ -325,6 +325,8 @@ def _describe_switch(step: SwitchToolkit) -> StepDescription:
     return StepDescription(f"point toolkit to {step.after}", event, {"target": step.after}, back)
 
 
+START_UNIT: Final = "correct {unit} (see journalctl -u {unit} on the node) and start it"
+SINCE_OUR_RESTART: Final = "since our restart of another unit"
 TRY_AGAIN: Final = "run toolkit-installer uninstall again"
 
 

@@ -162,6 +162,7 @@ draw(SeenStart, texts=st.dictionaries(st.text(), st.text()))
 draw(EngineRow, name=ENGINE_NAMES, runtimes=st.dictionaries(st.text(), PATHS))
 draw(ToolkitRow, version=VERSIONS, previous=st.none() | VERSIONS, files=st.dictionaries(st.text(), st.text()))
 draw(CdiRow, engines=st.lists(ENGINE_NAMES, max_size=3).map(tuple))
+draw(PendingUndo, waits_s=st.floats(0, 1e9))
 NODES = st.dictionaries(PATHS, st.text(), max_size=3)
 draw(Record, nodes=NODES.map(lambda born: tuple(DeviceNode(*each) for each in born.items())))
 
@@ -206,6 +207,7 @@ FULL = Record(
     nodes=(DeviceNode(PurePosixPath("/dev/nvidiactl"), "boot 1 17"),),
     pid_file=PurePosixPath("/run/nvidia/toolkit/toolkit.pid"),
     undo_problem="undo everything (a container runs)",
+    units_down=("docker.service",),
     undo_pending=PendingUndo("2026-01-31T12:00:00Z", "the Kubernetes API does not answer", 900.0),
     published=(PurePosixPath("/var/lib/node_exporter/toolkit.prom"),),
     cdi=CdiRow(("crio",), "no driver"),

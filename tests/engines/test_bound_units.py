@@ -188,7 +188,14 @@ def test_a_docker_that_is_restarted_along_is_told_awaited_and_not_left_down_in_s
     assert "restart containerd together with docker.service (docker.service is " in sentence(undone.stderr)
     assert "journalctl -u docker.service" in sentence(undone.stderr)
     assert node.read(CONTAINERD) == text
+    status, again = node.installer("status"), node.installer("uninstall")
+    assert (status.returncode, again.returncode) == (1, 4), again.stderr
+    down = "docker.service is failed/failed since our restart of another unit"
+    remedy = "correct docker.service (see journalctl -u docker.service on the node) and start it"
+    assert "failed/failed since our restart of another unit: correct" in status.stdout
+    assert f"cannot finish the undo ({down}); {remedy}" in sentence(again.stderr)
     _repair_docker(node)
+    assert "BAD docker.service" not in node.installer("status").stdout
     assert is_running(node)
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
