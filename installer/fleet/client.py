@@ -96,6 +96,12 @@ def write_error(api: Api, name: str, node: Node, error: str) -> bool:
     return _change_own(api, name, node, lambda lease: leases.failed(lease, error))
 
 
+def read_settings(api: Api, release: str) -> Settings:
+    """Return the settings of a release, without the turns."""
+    lease = api.ask("GET", leases.path_of(api.namespace, name_settings(release))).content
+    return leases.read_settings(lease, release)
+
+
 def change_settings(api: Api, release: str, change: Callable[[Settings], Settings]) -> None:
     """Change the settings; after a lost race the change is made again from the new state."""
     path = leases.path_of(api.namespace, name_settings(release))

@@ -417,7 +417,7 @@ class _Check:
         """
         moment = monotonic()
         if proven is not None and not proven.unverified_engines:
-            self.work.turns.note_proof()
+            self.work.turns.note_proof(proven)
         idle_checks = self.list_idle_checks(changed=proven is not None and bool(proven.steps))
         self.note_findings(proven)
         self.note_pace(
@@ -426,10 +426,7 @@ class _Check:
         )
         watched = list(self.places())
         fingerprint_after = fingerprint(watched)
-        try:
-            publish_check(self.host, self.options.state_file, self.result)
-        except InstallerError as error:
-            log.warning("check result not written", error=error)
+        self.publish()
 
         files_good, ready = self.judge_installation()
         baseline = self.choose_baseline(fingerprint_after, files_good=files_good)
@@ -441,6 +438,13 @@ class _Check:
             self.publish_kept_readiness(ready=ready)
         watched += self.list_existing(with_published=proven is not None or self.result.keeps_install)
         return Watch(watched, baseline=baseline, due_s=due_s, rest_s=drift.rest_s(idle_checks, moment))
+
+    def publish(self) -> None:
+        """Publish the check, on which no node depends: a full disk is only told."""
+        try:
+            publish_check(self.host, self.options.state_file, self.result)
+        except InstallerError as error:
+            log.warning("check result not written", error=error)
 
     def note_findings(self, proven: Plan | None) -> None:
         """Note what the check has found besides the engines."""
@@ -479,6 +483,9 @@ class _Check:
     def settle_turn(self, due_s: float) -> float:
         """Settle the turn of this node; return when the next check is due, 0 for the usual time."""
         settle_s = self.work.turns.settle()
+        if self.work.turns.state != self.result.turn:
+            self.note(turn=self.work.turns.state)
+            self.publish()
         if not settle_s:
             return due_s
         return max(1.0, min(due_s or settle_s, settle_s))

@@ -102,6 +102,9 @@ class TurnState(Struct, frozen=True, forbid_unknown_fields=True):
         is_new: The node had the startup taint at the last look; None if it was not looked at.
         proven: The turn whose restart was proven, as the ledger has its ``asked``.
         proven_s: The time of that proof, by ``time.monotonic``.
+        served: The revision that the node serves without a restart, with its engines; "" if none.
+        served_s: The time since when the node serves it, by ``time.monotonic``.
+        served_told: Whether the other nodes know, or need not know, that this node serves the revision.
     """
 
     cause: str = ""
@@ -112,6 +115,9 @@ class TurnState(Struct, frozen=True, forbid_unknown_fields=True):
     is_new: bool | None = None
     proven: str = ""
     proven_s: float = 0.0
+    served: str = ""
+    served_s: float = 0.0
+    served_told: bool = False
 
 
 class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=2):

@@ -70,8 +70,12 @@ class NodeTurns:
         del asked
         return plan
 
-    def note_proof(self) -> None:
-        """Note that the engines serve after the restart."""
+    def note_proof(self, plan: Plan) -> None:
+        """Note that the engines serve what a plan of this moment has left.
+
+        Args:
+            plan: the plan, which is carried out.
+        """
 
     def settle(self, failure: str = "") -> float:
         """Settle the turn in the ledger; return the seconds until it is to be settled again, 0 for never.

@@ -45,6 +45,7 @@ from installer.fleet.turn_rules import (
     decide_turn,
     find_own,
     last_s,
+    matches,
     pick_doubtful,
     see_turns,
     settle_turn,
@@ -103,6 +104,7 @@ class ReleaseTurns(NodeTurns):
         super().__init__(ledger, read_check_of_boot(host, options.state_file).turn)
         self._options = options
         self._given_api = api
+        self._served: Node | None = None  # what this check has found to be served, without a turn
 
     @property
     def _settings(self) -> TurnOptions:
@@ -265,15 +267,23 @@ class ReleaseTurns(NodeTurns):
         if isinstance(confirmed, Wait):
             raise self._wait(plan, engines, confirmed)
 
-    def note_proof(self) -> None:
-        """Note that the engines serve after the restart, once for each turn."""
+    def note_proof(self, plan: Plan) -> None:
+        """Note that the engines serve: after the restart of a turn, or a revision without a restart."""
         row = self.ledger.record.turn
-        if row is not None and self.state.proven != row.asked:
-            self.state = replace(self.state, proven=row.asked, proven_s=monotonic())
+        if row is not None:
+            if self.state.proven != row.asked:
+                self.state = replace(self.state, proven=row.asked, proven_s=monotonic())
+            return
+        self._served = self._describe_node(plan, tuple(row.name for row in self.ledger.record.engines))
+        served = " ".join((self._served.revision, *self._served.engines))
+        if self.state.served != served:
+            self.state = replace(self.state, served=served, served_s=monotonic(), served_told=False)
 
     def settle(self, failure: str = "") -> float:
         """Settle the turn in the ledger, see ``NodeTurns.settle``."""
         row = self.ledger.record.turn
+        if row is None and self._served is not None and not failure:
+            return self._settle_served(self._served)
         if row is None or row.release != self._settings.release:
             return super().settle(failure)
         outcome = Outcome(error=failure)
@@ -319,6 +329,37 @@ class ReleaseTurns(NodeTurns):
             case other:
                 assert_never(other)
         return 0.0
+
+    def _settle_served(self, node: Node) -> float:
+        """Tell the other nodes, after the soak, that a canary serves a revision not proven yet.
+
+        An update often restarts nothing. Without a canary's word a new node would wait for ever.
+        """
+        if self.state.served_told or not node.engines:
+            return 0.0
+        left_s = self._settings.soak_s - (monotonic() - self.state.served_s)
+        if left_s > 0:
+            return left_s
+        try:
+            with internal_errors():
+                self._tell_served(self._api, node)
+        except InstallerError as error:
+            log.warning("canary not told", code=error.code, problem=error.problem, remedy=error.remedy)
+            return random.uniform(TRY_S, LONGEST_TRY_S)  # noqa: S311 - no secret
+        self.state = replace(self.state, served_told=True)
+        return 0.0
+
+    def _tell_served(self, api: Api, node: Node) -> None:
+        release = self._settings.release
+        settings = client.read_settings(api, release)
+        if not settings.canary or add_proven(settings, node) == settings:
+            return
+        found = client.read_node(api, find_own_node(api, node.name))
+        labels = value_at(found, ("metadata", "labels"))
+        if not matches(settings.canary, labels if isinstance(labels, dict) else {}):
+            return
+        client.change_settings(api, release, lambda settings: add_proven(settings, node))
+        log.info("canary proven", revision=node.revision, engines=[*node.engines])
 
     def _settle_new(self, api: Api, seen: Seen, node: Node, outcome: Outcome) -> None:
         """Tell the other nodes of a restart without a turn."""

@@ -236,12 +236,15 @@ def test_a_node_takes_a_turn_restarts_and_gives_it_back(a: Member, server: ApiSe
     ]
 
 
-def test_a_plan_without_a_restart_asks_nobody(a: Member, server: ApiServer) -> None:
+def test_a_plan_without_a_restart_takes_no_turn_and_asks_once_for_a_canary(
+    a: Member, server: ApiServer
+) -> None:
     a.needs_restart = False
 
-    a.check()
+    for _ in range(3):
+        a.check()
 
-    assert (server.calls, a.ready) == ([], True)
+    assert (server.calls, a.ready) == (["get leases/gpu-turns"], True)
 
 
 def test_a_node_whose_engine_is_down_needs_no_turn_and_one_that_only_is_silent_does(a: Member) -> None:
@@ -415,6 +418,58 @@ def test_the_others_wait_for_a_canary_of_the_same_revision(a: Member, b: Member,
     a.check()
 
     assert (b.restarts, a.restarts) == (1, 1)
+
+
+def test_a_canary_that_serves_a_revision_without_a_restart_proves_it_after_the_soak(
+    api: Api, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An update restarts nothing: a node added later waited for a canary's restart for ever.
+    server.put("leases", settings_lease(at_most="1", stop_after="1", canary="pool=canary"))
+    server.put("nodes", {"metadata": {"name": "b", "labels": {"pool": "canary"}}})
+    server.put("nodes", tainted("a"))
+    a = Member(tmp_path / "a", "a", api, soak_s=30.0)
+    b = Member(tmp_path / "b", "b", api, soak_s=30.0)
+    b.needs_restart = False
+
+    soaks = b.check()
+    a.check()
+    waited = a.restarts
+    monkeypatch.setattr(release_turns, "monotonic", lambda: monotonic() + 31)
+    b.check()
+    a.check()
+
+    assert 25 < soaks.due_s <= 30
+    assert (waited, a.restarts, b.restarts) == (0, 1, 0)
+
+
+def test_a_node_that_is_no_canary_proves_nothing_by_serving(a: Member, b: Member, server: ApiServer) -> None:
+    server.put("leases", settings_lease(at_most="1", stop_after="1", canary="pool=canary"))
+    b.needs_restart = False
+
+    b.check()
+    a.check()
+
+    assert (a.restarts, b.restarts) == (0, 0)
+    assert "no canary" in a.why
+
+
+def test_a_canary_whose_word_is_not_heard_speaks_again(
+    a: Member, b: Member, server: ApiServer, api: Api
+) -> None:
+    server.put("leases", settings_lease(at_most="1", stop_after="1", canary="pool=canary"))
+    server.put("nodes", {"metadata": {"name": "b", "labels": {"pool": "canary"}}})
+    b.needs_restart = False
+    server.is_busy = True
+
+    watch = b.check()
+
+    assert b.ready, "serving needs no API"
+    assert TRY_S <= watch.due_s <= LONGEST_TRY_S
+    server.is_busy = False
+    b.check()
+    assert client.look(api, "gpu").settings.proven
+    a.check()
+    assert a.restarts == 1
 
 
 def test_a_revision_is_of_program_payload_and_options_but_not_of_a_node(a: Member, b: Member) -> None:
