@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from installer.errors import InstallerError
+from installer.host.events import escape
 from installer.host.files import Host
 from installer.host.programs import run_in
 from installer.model.files import ROOT
@@ -26,6 +27,8 @@ ELF_HEADER: Final = struct.Struct("<32xQ14xHH6x")
 PROGRAM_HEADER: Final = struct.Struct("<I4xQ16xQ")
 PT_INTERP: Final = 3  # the program header that names the dynamic loader
 LINKED: Final = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
+LAST_LINES: Final = 5  # of the output of a container that has ended by itself
+END_SEEN_S: Final = 2.0  # for an engine to see the end of a container
 RETRY_S: Final = 0.2  # between two tries to remove a test container
 
 
@@ -87,6 +90,24 @@ def find_loader(program: bytes) -> str | None:
             name = program[offset : offset + size].rstrip(b"\0")
             return name.decode(errors="replace") or None
     return None
+
+
+def explain_end(exit_code: int, reason: str = "", output: str = "") -> InstallerError:
+    """Explain why a script could not be run: the container has ended by itself.
+
+    Args:
+        exit_code: the exit code of the container.
+        reason: the engine's reason, "" for none.
+        output: the end of the container's output, "" if the engine keeps none.
+    """
+    text = f"it ended at once with exit code {exit_code}"
+    if reason:
+        text += f": {reason}"
+    lines = output.split()
+    if lines:
+        text += f"; its last lines: {escape(' '.join(lines)[-300:])}"
+    problem = f"run a container ({text})"
+    return InstallerError(problem, remedy="see the log of the engine", code="verify-failed")
 
 
 def _unusable(reason: str) -> InstallerError:

@@ -9,7 +9,7 @@ from typing import Final
 
 from installer.engines.cri import SANDBOXES, Calls, ask_status, open_calls
 from installer.engines.engine_api import RunScript
-from installer.engines.node_shell import MARK, RETRY_S, WAITS, Tools
+from installer.engines.node_shell import END_SEEN_S, MARK, RETRY_S, WAITS, Tools, explain_end
 from installer.errors import InstallerError
 from installer.model.protobuf import Schema, pack_fields
 
@@ -17,6 +17,10 @@ NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
 USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
 EXEC_S: Final = 30  # a busy node starts a process within seconds
+EXITED: Final = 2  # ContainerState
+STATUS: Final[Schema] = {
+    1: ("status", {3: ("state", int), 7: ("exit_code", int), 10: ("reason", str), 11: ("message", str)})
+}
 ID: Final[Schema] = {1: ("id", str)}  # of a new pod or container
 
 
@@ -49,12 +53,27 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
             def run(script: str) -> str:
                 words = [(2, word) for word in tools.command(script)]
                 request = pack_fields((1, made), *words, (3, EXEC_S))
-                return str(engine.call("ExecSync", request, {1: ("stdout", str)})["stdout"])
+                try:
+                    return str(engine.call("ExecSync", request, {1: ("stdout", str)})["stdout"])
+                except InstallerError:
+                    _refuse_ended(engine, made)
+                    raise
 
             yield made, run
     finally:
         # With a deadline of its own: the pod has to go although the rest took too long.
         remove_pods(socket, name, timeout_s=timeout_s)
+
+
+def _refuse_ended(engine: Calls, container_id: str) -> None:
+    """Raise InstallerError with the reason, if a container has ended by itself."""
+    deadline = time.monotonic() + END_SEEN_S
+    while time.monotonic() < deadline:
+        answer = engine.call("ContainerStatus", pack_fields((1, container_id)), STATUS)["status"]
+        if answer["state"] == EXITED:
+            reason = ": ".join(filter(None, (answer["reason"], answer["message"])))
+            raise explain_end(answer["exit_code"], reason)
+        time.sleep(RETRY_S)
 
 
 def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:

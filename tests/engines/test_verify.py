@@ -98,6 +98,36 @@ def test_what_is_missing_on_the_way_is_named_and_nothing_stays(node: Node) -> No
     assert after == before
 
 
+# The container's own process is another one: it prints a line and ends.
+ENDS_AT_ONCE = """\
+#!/bin/sh
+for word in "$@"; do
+    test -e "$word/config.json" && sed -i 's/read x/echo broken; exit 7/' "$word/config.json"
+done
+exec /usr/sbin/runc "$@"
+"""
+
+
+@pytest.mark.sampled(16)
+def test_the_end_of_a_container_that_does_not_stay_is_explained(node: Node) -> None:
+    installed(node)
+    before = left(node)
+    real = node.path(f"{RUNTIME}.real")
+    program = real.read_bytes()
+    real.write_text(ENDS_AT_ONCE)
+
+    code, found = verify(node)
+
+    real.write_bytes(program)
+    assert code == 1
+    printed = "; its last lines: broken" if node.engine == "docker" else ""
+    reason = "" if node.engine == "docker" else ": Error"
+    assert f"run a container (it ended at once with exit code 7{reason}{printed})" in found["nvidia"]["found"]
+    assert f"the log of {'Docker' if node.engine == 'docker' else 'containerd'}" in found["nvidia"]["remedy"]
+    assert [found[name]["level"] for name in RUNTIMES] == ["bad", "ok", "ok"], found
+    assert left(node) == before
+
+
 def kill_one(node: Node) -> None:
     """Kill a verify while its container runs."""
     node.forget_marks()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from installer.engines.engine_api import RunScript
-from installer.engines.node_shell import RETRY_S, WAITS, Tools
+from installer.engines.node_shell import END_SEEN_S, LAST_LINES, RETRY_S, WAITS, Tools, explain_end
 from installer.errors import InstallerError
 from installer.host.sockets import AnswerError
 
@@ -22,6 +22,7 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
     socket: Path, name: str, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
 ) -> Iterator[tuple[str, RunScript]]:
     """Run a container of a new name on ``runtime``; yield the id, and a function that runs scripts."""
+    from docker.errors import APIError
     from docker.types import LogConfig, Mount
 
     try:
@@ -32,7 +33,8 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
                 runtime=runtime,
                 network_mode="none",
                 mounts=mounts,
-                log_config=LogConfig(type="none"),
+                # Its own log, whatever the default of the node: for a container that ends at once.
+                log_config=LogConfig(type="json-file", config={"max-size": "64k"}),
                 security_opt=["label=disable"],
             )
             made = client.create_container(
@@ -48,12 +50,28 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
             client.start(made)
 
             def run(script: str) -> str:
-                asked = client.exec_create(made, tools.command(script))["Id"]
-                return client.exec_start(asked).decode(errors="replace")
+                try:
+                    asked = client.exec_create(made, tools.command(script))["Id"]
+                    return client.exec_start(asked).decode(errors="replace")
+                except APIError:
+                    _refuse_ended(client, made)
+                    raise
 
             yield made, run
     finally:
         remove_containers(socket, name, timeout_s=timeout_s)
+
+
+def _refuse_ended(client: "Client", container_id: str) -> None:
+    """Raise InstallerError with the reason, if a container has ended by itself."""
+    deadline = time.monotonic() + END_SEEN_S
+    while time.monotonic() < deadline:
+        state = client.inspect_container(container_id)["State"]
+        if not state["Running"]:
+            reason = "no memory was left for it" if state["OOMKilled"] else state["Error"]
+            output = client.logs(container_id, tail=LAST_LINES).decode(errors="replace")
+            raise explain_end(state["ExitCode"], reason, output)
+        time.sleep(RETRY_S)
 
 
 def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]:
