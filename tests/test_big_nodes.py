@@ -124,7 +124,9 @@ def test_a_key_of_twenty_thousand_parts_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     "little", [{"kib": 100 << 10}, {"files": (8, 1024)}], ids=["no room for threads", "few open files"]
 )
-def test_little_is_enough(clean: Site, little: dict[str, Any]) -> None:
+def test_install_and_uninstall_work_with_little_memory_and_few_open_files(
+    clean: Site, little: dict[str, Any]
+) -> None:
     done = [bounded(clean.command(verb), **little) for verb in ("install", "uninstall")]
 
     assert [each.returncode for each in done] == [0, 0], done

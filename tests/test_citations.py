@@ -48,7 +48,7 @@ CITED = sorted(
 )
 
 
-def test_what_is_cited_is_there() -> None:
+def test_each_cited_anchor_exists_in_its_document() -> None:
     for cited in CITED:
         _, document, anchor = cited
         found = [path for path in (PROJECT / "docs" / document, PROJECT / document) if path.exists()]

@@ -61,7 +61,7 @@ def _state(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_what_somebody_does_meanwhile_is_all_that_is_left(site: Site, act: str) -> None:
+def test_an_uninstall_leaves_exactly_the_edits_of_others(site: Site, act: str) -> None:
     untouched = site.root.with_name("untouched")
     shutil.copytree(site.root, untouched, symlinks=True)
     site.install("--set-as-default")

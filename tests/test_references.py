@@ -202,7 +202,7 @@ HARMLESS: Files = {
 }
 
 
-def test_what_no_engine_would_start_the_toolkit_by_keeps_nothing_and_ends_nothing(installed: Site) -> None:
+def test_files_that_start_no_toolkit_do_not_delay_its_removal(installed: Site) -> None:
     lay_down(installed, HARMLESS)
     (installed.root / "etc/cdi/no-text.yaml").write_bytes(b"\xff\xfe\0")
     os.mkfifo(installed.root / "fifo")
@@ -272,7 +272,7 @@ def test_our_own_text_in_another_file_is_nobodys_original(site: Site, engine: st
     assert not (site.root / TOOLKIT).exists()
 
 
-def test_what_stands_aside_for_ours_and_comes_back_may_be_named(site: Site) -> None:
+def test_a_reference_to_the_restored_former_toolkit_does_not_stop_an_undo(site: Site) -> None:
     theirs = [site.write(program[1:], "theirs") for program in (CDI_HOOK, PROGRAM)]
     lay_down(site, {"etc/cdi/nvidia.yaml": GENERATED, "usr/sbin/runc": Path(PROGRAM)})
     before = site.tree()

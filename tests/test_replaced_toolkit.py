@@ -138,7 +138,7 @@ def test_an_uninstall_after_the_ledger_is_lost_leaves_them_too(installed: Site) 
     assert left(installed) == theirs
 
 
-def test_what_reads_as_ours_elsewhere_keeps_none_of_it(installed: Site) -> None:
+def test_uninstall_ignores_our_path_in_files_of_nvidias_toolkit(installed: Site) -> None:
     """NVIDIA's specification, and what else names its toolkit, are no reason to stay."""
     nvidias_toolkit(installed)
     kind = "cdiVersion: 0.5.0\nkind: management.nvidia.com/gpu\n# hook\n"

@@ -122,7 +122,7 @@ def test_each_device_has_one_owner_and_what_nobody_has_is_told(
         assert f"move {'those files' if several else 'that file'} away" in str(found.problem.remedy)
 
 
-def test_who_has_none_of_their_devices_is_told_where_engines_read_other_directories(node: Node) -> None:
+def test_an_engine_that_reads_other_cdi_directories_is_reported_without_devices(node: Node) -> None:
     node.tool.write_text(ALL_OF_OURS)
     node.write(A, ALL)
     other = replace(ENGINE, kind=ENGINES["docker"], serving=replace(SERVING, cdi_dirs=DIRS[1:]))
@@ -154,7 +154,7 @@ def test_where_nvidia_ctk_fails_a_file_of_somebody_else_is_enough_if_it_has_all(
         pytest.param(theirs("0"), Record(), False, id="somebody has put it there before us"),
     ],
 )
-def test_what_stands_in_its_place_is_ours_or_it_is_somebody_elses(
+def test_the_owner_of_the_file_at_our_cdi_path_is_recognised(
     node: Node, there: str, record: Record, *, ours: bool
 ) -> None:
     node.write(OWN, there)
@@ -165,7 +165,7 @@ def test_what_stands_in_its_place_is_ours_or_it_is_somebody_elses(
     assert found.others == (() if ours else (PATH,))
 
 
-def test_what_gives_no_device_in_its_place_is_made_anew_where_ours_was_and_else_kept(node: Node) -> None:
+def test_a_file_without_devices_at_our_cdi_path_is_replaced_only_if_it_was_ours(node: Node) -> None:
     node.write(OWN, "# kind: nvidia.com/gpu\n")
 
     spoilt, before_us = node.found(held("ours")), node.found()

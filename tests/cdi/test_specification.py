@@ -173,7 +173,7 @@ MEANS: dict[str, Any] = {
 
 
 @pytest.mark.usefixtures("in_c")
-def test_what_a_text_stands_for() -> None:
+def test_yaml_scalars_have_the_values_that_engines_read() -> None:
     assert {text: read_yaml(text) for text in MEANS} == MEANS
     assert read_yaml("[" * DEPTH + "]" * DEPTH)
 

@@ -67,7 +67,7 @@ def originals(held: Record, saved: dict[str, File]) -> Disk:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", EDITED, ids=lambda case: f"{case.engine}-{case.path.name}")
-def test_what_is_added_after_an_install_stays_and_nothing_else(case: Case) -> None:
+def test_keys_added_after_an_install_outlive_the_undo(case: Case) -> None:
     for added in ADDITIONS[case.engine]:
         # Which of both ids counts depends on the release.
         if (V3_PLUGIN not in added.key or "engine_version" in case.said) and takes(case, added):

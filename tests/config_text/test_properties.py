@@ -53,7 +53,7 @@ def test_undo_gives_back_every_byte(case: tuple[Syntax, Case]) -> None:
 
 @SETTINGS
 @given(any_case())
-def test_twice_is_once(case: tuple[Syntax, Case]) -> None:
+def test_applying_the_same_edits_twice_changes_nothing_more(case: tuple[Syntax, Case]) -> None:
     syntax, (_, wants, (new, _)) = case
 
     assert apply(new, wants, syntax, name="config") == (new, ())
@@ -80,7 +80,7 @@ def test_only_the_wanted_keys_change(case: tuple[Syntax, Case]) -> None:
 
 @SETTINGS
 @given(any_case())
-def test_what_only_adds_keeps_all_that_was_written(case: tuple[Syntax, Case]) -> None:
+def test_an_edit_that_only_adds_keeps_every_character(case: tuple[Syntax, Case]) -> None:
     _, (text, _, (new, edits)) = case
     assume(all(edit.before is None or edit.member for edit in edits))
 

@@ -220,7 +220,7 @@ def test_status_plan_and_a_second_install_never_contradict_one_another(before: P
 
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("engine", CONFIG)
-def test_nor_where_somebody_also_spoils_what_is_ours_alone(engine: str, tmp_path: Path) -> None:
+def test_random_lives_with_damage_to_our_own_files_end_as_they_should(engine: str, tmp_path: Path) -> None:
     for sequence in range(SEQUENCES):
         chance = random.Random(f"{SEED} {engine} {sequence}")  # noqa: S311 - lives, not secrets
         node = Node(tmp_path / str(sequence), tmp_path / "nothing", chance)
@@ -230,7 +230,7 @@ def test_nor_where_somebody_also_spoils_what_is_ours_alone(engine: str, tmp_path
 
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("act", OF_OURS)
-def test_who_spoils_what_is_ours_alone_has_each_verb_tell_that_an_install_mends_it(
+def test_damage_to_our_own_files_is_reported_by_status_and_plan_until_an_install(
     act: Act, installed: Site
 ) -> None:
     act(installed.root, "", 0)

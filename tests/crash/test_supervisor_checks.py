@@ -100,7 +100,7 @@ def undone(site: Site) -> int:
         ("asked", "stop", 0),
     ],
 )
-def test_whatever_is_struck_at_an_effect_it_or_the_next_uninstall_undoes_everything(
+def test_after_a_kill_at_any_effect_run_or_the_next_uninstall_undoes_everything(
     tmp_path: Path, act: str, who: str, wanted: int
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(HOOK)

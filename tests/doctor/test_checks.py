@@ -385,7 +385,7 @@ def test_what_only_looks_like_a_fault_turns_no_check(tmp_path: Path, name: str, 
     assert verdicts(after(tmp_path, act))[name].level is Level.OK
 
 
-def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(good: Node) -> None:
+def test_doctor_reports_one_fault_once(good: Node) -> None:
     undefined = engine("containerd", on_disk=replace(SERVING, undefined="gone"))
     rewritten = replace(good, status_lines=(("containerd", "drifted: the runtime nvidia is missing", False),))
 

@@ -29,7 +29,7 @@ def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
 
 
-def test_a_lock_on_a_directory_that_has_lost_its_name_is_none(host: Host, tmp_path: Path) -> None:
+def test_a_lock_on_a_renamed_directory_is_invalid(host: Host, tmp_path: Path) -> None:
     former = lock_directory(host, HOME)
     assert former is not None
     (tmp_path / "home").rename(tmp_path / "former")

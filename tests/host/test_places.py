@@ -179,7 +179,7 @@ def _strangers_link(path: Path) -> None:
         pytest.param(lambda path: path.write_bytes(bytes(MOST_BYTES + 1)), "", True, False, id="too large"),
     ],
 )
-def test_what_can_be_had(
+def test_a_place_is_read_only_if_it_is_a_bounded_regular_file(
     tmp_path: Path, make: Callable[[Path], object], said: str, *, file: bool, absent: bool
 ) -> None:
     make(tmp_path / "file")

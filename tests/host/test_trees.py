@@ -96,7 +96,7 @@ def test_a_staged_name_is_hidden_ends_like_no_config_and_is_in_no_directory_of_d
 
 
 @pytest.mark.parametrize("swept", [False, True])
-def test_who_stages_beside_another_one_that_was_quicker_leaves_it_as_it_is(
+def test_a_slower_process_does_not_replace_the_tree_of_a_quicker_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, swept: bool
 ) -> None:
     host, path, real = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), os.mkdir
@@ -118,7 +118,7 @@ def test_who_stages_beside_another_one_that_was_quicker_leaves_it_as_it_is(
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_what_is_swept_is_what_was_staged_for_that_name_alone(tmp_path: Path) -> None:
+def test_removal_of_staged_trees_touches_only_their_own_names(tmp_path: Path) -> None:
     ours = ["new.toolkit-installer", "new.0a1b2c3d.toolkit-installer"]
     others = ["new", "new.d.toolkit-installer", "new-er.toolkit-installer", "anew.toolkit-installer"]
     for name in (*ours, *others):

@@ -51,7 +51,7 @@ def test_what_a_state_of_systemds_means(
     assert found["describe_end"] == (f"{UNIT} is {active}/{sub}" if "describe_end" in true else "")
 
 
-def test_where_nobody_can_ask_a_unit_counts_as_at_rest_and_as_nothing_else(tmp_path: Path) -> None:
+def test_a_unit_counts_as_at_rest_if_no_bus_can_be_asked(tmp_path: Path) -> None:
     host = Host.under(PurePosixPath(tmp_path))
 
     assert {name for name, value in asked(tmp_path, None).items() if value} == {"at_rest"}

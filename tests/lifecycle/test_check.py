@@ -326,7 +326,7 @@ def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(tmp_path
     assert signature(watch.places) != watch.baseline
 
 
-def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path) -> None:
+def test_checks_on_request_do_not_delay_the_regular_checks(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
     due = [node.check(plan=fail(STOPPED), asked=True).due_s for _ in range(5)]
@@ -373,7 +373,7 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
     assert watch.baseline == check.CHECK_AGAIN, "which is looked at once more"
 
 
-def test_what_is_watched(tmp_path: Path) -> None:
+def test_run_watches_the_configs_sockets_and_files_of_the_ledger(tmp_path: Path) -> None:
     host, layout = Host.under(PurePosixPath(tmp_path)), Options().layout
     row = ConfigRow("docker", STEP.path, None, None, (), ())
     held = Record(engines=(OF_DOCKER,), configs=(row,), toolkit=ToolkitRow("1", None, ""))

@@ -87,9 +87,7 @@ def test_a_node_is_ready_since_its_first_proof_and_no_more_when_something_is_not
     assert node.samples()["ready"] == 0
 
 
-def test_who_would_not_come_up_with_the_configs_that_lie_there_is_told_and_serves_until_then(
-    node: Node,
-) -> None:
+def test_metrics_count_an_engine_with_a_refused_config_as_serving(node: Node) -> None:
     for refused in (("docker",), None):
         node.told(NOTHING, refused)
 

@@ -91,7 +91,7 @@ def test_a_device_is_given_and_a_method_refused_in_these_bytes() -> None:
 
 
 @pytest.mark.parametrize("method", sorted(session.TOLD_ONLY))
-def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
+def test_an_nri_notification_gets_an_empty_answer(method: str) -> None:
     assert _answer(_hear(_asked(method, b"\x08\x04"))[0]) == unpack(session.ANSWERED, b"")
 
 
@@ -104,7 +104,7 @@ def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
     ],
     ids=["a validator's method", "another service", "what cannot be read"],
 )
-def test_anything_else_is_refused(asked: bytes, code: int) -> None:
+def test_an_unknown_nri_request_is_refused_with_a_code(asked: bytes, code: int) -> None:
     assert _answer(_hear(asked)[0])["status"]["code"] == code
 
 
@@ -113,7 +113,7 @@ def test_anything_else_is_refused(asked: bytes, code: int) -> None:
     [Message(PLUGIN, 5, RESPONSE, b""), Message(session.RUNTIME, 5, REQUEST, b"")],
     ids=["an answer to the plugin", "a request to the engine"],
 )
-def test_what_is_for_nobody_here_is_passed_over(message: Message) -> None:
+def test_an_nri_message_for_another_receiver_is_ignored(message: Message) -> None:
     assert [*_session().hear(encoded(message))] == []
 
 

@@ -51,7 +51,7 @@ def test_a_plugin_that_runs_or_has_ended(
 @pytest.mark.parametrize(
     "said", ["", json.dumps(STATE | {"version": 2}), json.dumps(STATE | {"missed": [{"pod": "p"}]})]
 )
-def test_what_is_no_state_tells_nothing(tmp_path: Path, said: str) -> None:
+def test_a_damaged_state_file_of_the_plugin_is_ignored(tmp_path: Path, said: str) -> None:
     host = put(tmp_path, {NRI.state: said})
 
     assert read_state(host, NRI.state) is None

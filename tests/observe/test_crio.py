@@ -123,7 +123,7 @@ def test_where_its_containers_are_crio_tells_or_it_is_the_usual_place() -> None:
         pytest.param({"cdi_spec_dirs": ["/etc/cdi"], "hooks_dir": ["/h"]}, True, ["/h"], id="one place each"),
     ],
 )
-def test_what_crio_takes_besides_is_what_it_tells(
+def test_crio_reports_its_cdi_and_hook_directories(
     runtime: dict[str, list[str]], hook_dirs: list[str], *, cdi: bool | None
 ) -> None:
     found = read_effective({"crio": {"runtime": {"default_runtime": "x", **runtime}}})

@@ -364,7 +364,7 @@ MINE = f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}, "default-runtime": "n
         pytest.param("{", ROW, "cannot read /etc/docker/daemon.json as JSON", (), id="not valid"),
     ],
 )
-def test_what_configs_come_to_beside_what_was_installed(
+def test_configs_are_compared_with_the_last_install(
     tmp_path: Path, text: str, row: EngineRow, fatal: str, lacks: tuple[str, ...] | None
 ) -> None:
     config = ConfigRow("docker", JSON, None, None, (), ())

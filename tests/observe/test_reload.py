@@ -107,7 +107,7 @@ OTHERWISE = "nvidia=/opt/nvidia, default runc, with other settings than asked fo
         ([], {"default": ""}, WANTED, "no runtime, default (none)"),
     ],
 )
-def test_what_it_serves_in_the_place_of_what_is_wanted_is_told_at_the_deadline(
+def test_the_error_at_the_deadline_names_what_the_engine_serves_instead(
     node: Live, names: list[str], more: dict[str, Any], step: Reload, serves: str
 ) -> None:
     node.serve(*names, **more)
@@ -199,7 +199,7 @@ def test_a_container_that_is_being_made_is_waited_for(node: Live) -> None:
 
 
 @pytest.mark.parametrize("when_idle", [True, False])
-def test_one_that_stays_as_it_is_keeps_the_restart_only_where_that_was_asked_for(
+def test_a_container_stuck_in_created_delays_the_restart_only_with_when_idle(
     node: Live, capfd: pytest.CaptureFixture[str], *, when_idle: bool
 ) -> None:
     node.answers[CREATED] = message((1, message((1, "f" * 64))))

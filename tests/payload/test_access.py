@@ -58,7 +58,7 @@ def flaws(host: Host, held: Record) -> dict[PurePosixPath, str]:
         (SPECIFICATION.parent, 0o777, (), 0o777),  # of others: it is told alone
     ],
 )
-def test_what_is_ours_is_put_right(
+def test_access_to_our_own_paths_is_restricted_again(
     tmp_path: Path, path: PurePosixPath, mode: int, made: tuple[PurePosixPath, ...], left: int
 ) -> None:
     host, held = exposed(tmp_path, path, mode), holding(*made)
@@ -105,7 +105,7 @@ TICK_S = 0.02  # the kernel's clock of files
     ],
     ids=["CDI from before it", "a link to theirs", "CDI since then", "ours", "by its whole path", "adopted"],
 )
-def test_what_stands_since_their_toolkit_is_theirs_and_all_else_stays_ours(
+def test_rows_written_after_another_installers_toolkit_are_dropped(
     tmp_path: Path, place: str, link: str | None, held: Record, left: Record
 ) -> None:
     specification, program = tmp_path / str(KIND)[1:], tmp_path / HOME / place / RUNTIME.name

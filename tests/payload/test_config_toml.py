@@ -114,7 +114,7 @@ def test_a_feature_inside_another_is_refused(features: tuple[str, ...]) -> None:
     ),
     TEXT.map(lambda tail: f"/{tail}"),
 )
-def test_whatever_is_asked_is_what_a_reader_finds(config: ToolkitConfig, root: str) -> None:
+def test_rendered_config_toml_has_every_asked_value(config: ToolkitConfig, root: str) -> None:
     found = tomllib.loads(rendered(config, driver=DriverFacts(root)))
 
     assert found["nvidia-container-cli"]["root"] == root

@@ -248,7 +248,7 @@ ASIDE = replace(ROW, replaced=True)
         (ELSEWHERE, ROW, None),
     ],
 )
-def test_what_has_the_name_of_the_toolkit_after_an_undo(
+def test_an_undo_gives_the_toolkit_path_back_to_its_former_owner(
     found: ToolkitFacts, row: ToolkitRow | None, step: SwitchToolkit | RemoveToolkit | None
 ) -> None:
     part = toolkit.undo(facts(found, row), Options(), ())

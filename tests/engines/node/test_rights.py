@@ -57,7 +57,7 @@ def test_what_the_manifests_ask_for_is_enough(containerd_with_images: Node) -> N
 
 
 @pytest.mark.parametrize("without", CAPABILITIES)
-def test_it_is_not_enough_without(newest_with_images: Node, without: str) -> None:
+def test_the_pod_needs_each_of_its_capabilities(newest_with_images: Node, without: str) -> None:
     with pytest.raises(AssertionError) as failed:
         a_careful_owner_is_served(newest_with_images, without)
 
