@@ -81,7 +81,6 @@ USED_LATER: Final = (
     "jeepney.io.blocking",
     "prometheus_client.core",
     "prometheus_client.openmetrics.exposition",
-    "psutil",
     "structlog.dev",
     "tomlkit",
     "yaml",
