@@ -11,7 +11,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import ioctl
 from pathlib import Path, PurePosixPath
@@ -60,8 +60,12 @@ class Host:
     Every change of a name goes through a descriptor of its directory.
     """
 
-    def __init__(self, mounts: dict[PurePosixPath, Path]) -> None:
+    def __init__(self, mounts: Mapping[PurePosixPath, Path]) -> None:
         self._mounts = mounts
+        # The same as texts, the longest path of the host first, and "" for the root of this container.
+        below = sorted(mounts.keys() - {ROOT}, key=_count_parts, reverse=True)
+        self._local_names = {str(path): str(mounts[path]).rstrip("/") for path in below}
+        self._local_root = str(mounts[ROOT]).rstrip("/")
 
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> Self:
@@ -78,10 +82,9 @@ class Host:
             remedy = Remedy("name the directory where the host's root is mounted with ", Option("host-root"))
             raise InstallerError(problem, remedy=remedy, code="path-unusable")
         mounts = {ROOT: Path(root)}
-        host = cls(mounts)
         for directory, local in sorted(pairs, key=_depth):
-            mounts[host.resolve(directory)] = Path(local)  # ``_map`` looks up paths without links
-        return host
+            mounts[cls(mounts).resolve(directory)] = Path(local)  # ``_map`` looks up paths without links
+        return cls(mounts)
 
     def place(self, path: PurePosixPath, *, last: bool = True) -> Place:
         """Return the place of ``path``; with ``last`` false a link in the last part is not followed."""
@@ -128,39 +131,47 @@ class Host:
                 return step.parent
         return None
 
+    def _local_name(self, path: str) -> str:
+        """Return the path for this process of the host's ``path``, which has no links."""
+        below = "" if path == "/" else path
+        for prefix, local in self._local_names.items():
+            if below == prefix or below.startswith(f"{prefix}/"):
+                return f"{local}{below[len(prefix) :]}" or "/"
+        return f"{self._local_root}{below}" or "/"
+
     def _status(self, path: PurePosixPath) -> os.stat_result | None:
-        place = self._map(path)
-        with suppress(OSError):  # called for each part of each path, and pathlib takes five times as long
-            return os.lstat(os.path.join(place.base, *place.parts))  # noqa: PTH118
+        with suppress(OSError):
+            return os.lstat(self._local_name(str(path)))
         return None
 
-    def _link_target(self, path: PurePosixPath) -> PurePosixPath | None:
+    def _link_target(self, path: str) -> str | None:
         """Return the target of a link; None if ``path`` is no link."""
-        if path in self._mounts:
+        if path in self._local_names:
             return None
-        status = self._status(path)
-        if status is None or not stat.S_ISLNK(status.st_mode):
-            return None
-        local = self._map(path).local_path
+        local = self._local_name(path)
         try:
-            directory = os.lstat(local.parent)
-            target = local.readlink()
+            status = os.lstat(local)
+            if not stat.S_ISLNK(status.st_mode):
+                return None
+            directory = Path(local).parent.lstat()
+            target = str(Path(local).readlink())
         except OSError:
             return None
         if not _placed_by_root(directory, status):
             problem = f"follow the link {path} (a user other than root could have placed it)"
-            remedy = f"let root alone write {path.parent}; remove the link only if root did not make it"
+            parent = PurePosixPath(path).parent
+            remedy = f"let root alone write {parent}; remove the link only if root did not make it"
             raise InstallerError(problem, remedy=remedy, code="path-unusable")
-        return PurePosixPath(target)
+        return target
 
     def local_path(self, path: PurePosixPath, *, last: bool = True) -> Path:
         """Return the path of the host's ``path`` for this process."""
-        return self.place(path, last=last).local_path
+        return Path(self._local_name(str(self.resolve(path, last=last))))
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
         """Return the kind of the file at ``path``."""
         with translated("look at", path), if_there:
-            mode = self.local_path(path, last=last).lstat().st_mode
+            mode = os.lstat(self._local_name(str(self.resolve(path, last=last)))).st_mode
             return KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
         return Kind.ABSENT
 
@@ -324,7 +335,11 @@ class Host:
 
 def _depth(pair: tuple[PurePosixPath, PurePosixPath]) -> int:
     """Return the number of parts of the host's path of a mount."""
-    return len(pair[0].parts)
+    return _count_parts(pair[0])
+
+
+def _count_parts(path: PurePosixPath) -> int:
+    return len(path.parts)
 
 
 def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:
