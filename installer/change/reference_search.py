@@ -22,7 +22,7 @@ from installer.engines.config_texts import tree_of
 from installer.engines.startup import flags_of, value_of
 from installer.engines.toolkit_paths import find_paths, leads_to, list_places
 from installer.errors import InstallerError
-from installer.host.files import Host, is_file, text
+from installer.host.files import Host, text
 from installer.host.processes import (
     LOOK_S,
     PROC,
@@ -174,16 +174,19 @@ class ReferenceSearch(Struct, frozen=True):
         for engine in self.engines:
             hook_dirs += engine.served.hook_dirs
         places = dict.fromkeys((*hook_dirs, *_list_places(self.contents)), 0)
+        listed: set[tuple[PurePosixPath, int]] = set()
         for place, depth in {**places, **SEARCHED}.items():
-            paths: Iterable[PurePosixPath] = (place,)
-            if not is_file(host, place):
-                paths = _list_below(host, place, depth)
-            for path in paths:
-                with suppress(InstallerError):
-                    real = host.resolve(path)
-                    if real not in seen:
-                        yield path
+            real_place, kind = _follow(host, place)
+            if (real_place, depth) in listed:  # /lib is a link to /usr/lib
+                continue
+            listed.add((real_place, depth))
+            texts: Iterable[tuple[PurePosixPath, PurePosixPath]] = ((place, real_place),)
+            if kind is not Kind.FILE:
+                texts = _list_below(host, place, real_place, depth)
+            for path, real in texts:
+                if real not in seen:
                     seen.add(real)
+                    yield path
 
     def _search_engines(self) -> Iterator[Reference]:
         """Search the configs and flags of running engines outside the ledger for programs.
@@ -306,14 +309,31 @@ def _list_places(contents: Mapping[PurePosixPath, File | None]) -> Iterator[Pure
                         yield PurePosixPath(each)
 
 
-def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePosixPath]:
-    """Yield the files to search below a directory."""
-    names: tuple[str, ...] = ()
+def _list_below(
+    host: Host, place: PurePosixPath, real_place: PurePosixPath, depth: int
+) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
+    """Yield the files to search below a directory, each with its real path.
+
+    ``real_place`` is the real path of the directory.
+    """
+    kinds: Mapping[str, Kind] = {}
     with suppress(InstallerError):
-        names = host.names(place)
-    for name in names:
+        kinds = host.kinds(real_place)
+    for name, own_kind in kinds.items():
         path = place / name
-        if path.suffix in SUFFIXES and is_file(host, path):
-            yield path
-        elif depth:
-            yield from _list_below(host, path, depth - 1)
+        real = real_place / name
+        kind = own_kind
+        if kind is Kind.LINK:
+            real, kind = _follow(host, path)
+        if kind is Kind.FILE and path.suffix in SUFFIXES:
+            yield path, real
+        elif kind is Kind.DIRECTORY and depth:
+            yield from _list_below(host, path, real, depth - 1)
+
+
+def _follow(host: Host, path: PurePosixPath) -> tuple[PurePosixPath, Kind]:
+    """Return the real path and the kind of a file; for a link that others than root can place no kind."""
+    with suppress(InstallerError):
+        real = host.resolve(path)
+        return real, host.kind(real)
+    return path, Kind.ABSENT

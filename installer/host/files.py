@@ -271,6 +271,22 @@ class Host:
             return tuple(sorted(os.listdir(self.local_path(path))))  # noqa: PTH208 - names are wanted
         return ()
 
+    def kinds(self, path: PurePosixPath) -> dict[str, Kind]:
+        """Return the sorted names in a directory with their kinds; empty for a missing directory.
+
+        No link is followed. The kernel tells most kinds with the names, so that no file is looked at.
+        """
+        kinds: dict[str, Kind] = {}
+        with translated("list", path), if_there:
+            real = self.resolve(path)
+            with os.scandir(self._local_name(str(real))) as listed:
+                for entry in listed:
+                    kinds[entry.name] = _kind_of(entry)
+            for mounted in self._mounts:  # this process finds these names somewhere else
+                if mounted.parent == real and mounted.name in kinds:
+                    kinds[mounted.name] = self.kind(mounted)
+        return dict(sorted(kinds.items()))
+
     def link_target(self, path: PurePosixPath) -> str | None:
         """Return the target of the symbolic link at ``path`` as written; None if ``path`` is no link."""
         with suppress(OSError):
@@ -340,6 +356,17 @@ def _depth(pair: tuple[PurePosixPath, PurePosixPath]) -> int:
 
 def _count_parts(path: PurePosixPath) -> int:
     return len(path.parts)
+
+
+def _kind_of(entry: "os.DirEntry[str]") -> Kind:
+    """Return the kind of a name in a directory, no link followed."""
+    if entry.is_symlink():
+        return Kind.LINK
+    if entry.is_dir(follow_symlinks=False):
+        return Kind.DIRECTORY
+    if entry.is_file(follow_symlinks=False):
+        return Kind.FILE
+    return Kind.OTHER
 
 
 def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:

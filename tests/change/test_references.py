@@ -119,6 +119,22 @@ def test_a_text_where_others_keep_theirs_is_searched(tmp_path: Path, place: str)
     assert [(each.how, each.program) for each in found] == [(f"{place} names", str(PROGRAM))]
 
 
+def test_a_text_behind_a_link_is_searched_and_told_once(tmp_path: Path) -> None:
+    unit = "usr/lib/systemd/system/site.service"
+    host = put(tmp_path, {unit: f"ExecStart={PROGRAM}\n", "srv/more.d/site.conf": f"ExecStart={PROGRAM}\n"})
+    (tmp_path / "lib").symlink_to("usr/lib")
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system/alias.service").symlink_to(f"/{unit}")
+    (tmp_path / "etc/systemd/system/site.service.d").symlink_to("/srv/more.d")
+
+    found = [*node(host, EngineState.usual(ENGINES["docker"])).search()]
+
+    assert sorted(each.how for each in found) == [
+        "/etc/systemd/system/alias.service names",
+        "/etc/systemd/system/site.service.d/site.conf names",
+    ]
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a node on which a dockerd runs beside ours, as the kernel tells of it."""

@@ -211,3 +211,24 @@ def test_what_is_read_only_is_not_full(
     full = os.statvfs_result((4096, 4096, 9, 0, 0, 0, 0, 0, flags, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     assert used_percent(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/")) == said
+
+
+def test_a_directory_is_listed_with_kinds_and_no_link_is_followed(tmp_path: Path) -> None:
+    listed = tmp_path / "root/etc"
+    (listed / "below").mkdir(parents=True)
+    (listed / "mounted").mkdir()
+    (listed / "file").write_text("")
+    (listed / "link").symlink_to("below")
+    os.mkfifo(listed / "pipe")
+    (tmp_path / "a file").write_text("")
+    pair = (PurePosixPath("/etc/mounted"), PurePosixPath(tmp_path / "a file"))
+    host = Host.under(PurePosixPath(tmp_path / "root"), (pair,))
+
+    assert host.kinds(PurePosixPath("/etc")) == {
+        "below": Kind.DIRECTORY,
+        "file": Kind.FILE,
+        "link": Kind.LINK,
+        "mounted": Kind.FILE,
+        "pipe": Kind.OTHER,
+    }
+    assert host.kinds(PurePosixPath("/etc/missing")) == {}
