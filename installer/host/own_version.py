@@ -1,11 +1,15 @@
 """The version of this program: the number, and for people a development version with its commit."""
 
+import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 PACKAGE: Final = Path(__file__).parents[1]
+# The directory in which pip records the installed program is called NAME-VERSION.dist-info.
+RECORD_PREFIX: Final = "node_toolkit_installer-"
+RECORD_SUFFIX: Final = ".dist-info"
 COMMIT: Final = "commit"  # the file that a build of an image puts into the package
 DIGITS: Final = 12
 GIT_S: Final = 5.0
@@ -14,10 +18,10 @@ GIT_S: Final = 5.0
 @cache
 def own_version() -> str:
     """Return the version of this program, such as ``0.3.0``; "unknown" of a source tree."""
-    from importlib.metadata import PackageNotFoundError, version  # where the version is asked for alone
-
-    with suppress(PackageNotFoundError):
-        return version("node-toolkit-installer")
+    # importlib.metadata would find the same, but takes longer to load than Python takes to start.
+    for directory in sys.path:
+        for record in Path(directory).glob(f"{RECORD_PREFIX}*{RECORD_SUFFIX}"):
+            return record.name.removeprefix(RECORD_PREFIX).removesuffix(RECORD_SUFFIX)
     return "unknown"
 
 

@@ -60,7 +60,6 @@ USED_LATER: Final = (
     "encodings.latin_1",
     "encodings.utf_8_sig",
     "http.client",
-    "importlib.metadata",
     "queue",
     "random",
     "shutil",
