@@ -16,7 +16,7 @@ from installer.change.ledger import read_record
 from installer.change.lost_ledger import find_install_dir
 from installer.engines import ENGINES
 from installer.engines.apis import api_of
-from installer.engines.ask import is_socket_activated
+from installer.engines.ask import ask, is_socket_activated
 from installer.engines.config_edits import is_hook
 from installer.engines.containers import find_running_containers
 from installer.engines.dependencies import driver_root
@@ -138,17 +138,26 @@ def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Pro
     gpus = tuple(str(node.path) for node in driver.nodes if GPU.fullmatch(str(node.path)))
     tools = shell_of(host)
     for row in record.engines:
-        stopped = is_socket_activated(host, ENGINES[row.name], row.socket, row.unit)
+        stopped = _is_stopped(host, row)
         for name, binary in choose_runtimes(options, record, row):
-            if stopped:  # a connection would start the engine
+            if stopped:
                 title = ENGINES[row.name].title
                 problem = f"nothing is verified: {title} is stopped, and verify does not start it"
-                remedy = f"systemctl start {row.unit}, then verify again"
+                start = f"systemctl start {row.unit}" if row.unit else f"start {title}"
+                remedy = f"{start}, then verify again"
                 yield Proof(row.name, name, BAD, problem, remedy)
             else:
                 expected = Expectation(row.name, name, binary, gpus, driver.version)
                 observed = _observe(host, options, record, row, expected, tools=tools)
                 yield judge(expected, observed)
+
+
+def _is_stopped(host: Host, row: EngineRow) -> bool:
+    """Tell whether an engine does not run; a connection to a socket of systemd would start the engine."""
+    if is_socket_activated(host, ENGINES[row.name], row.socket, row.unit):
+        return True
+    engine = ask(host, engine_of_row(row))
+    return engine.stopped and not engine.other_engine_reason
 
 
 def choose_runtimes(

@@ -151,6 +151,25 @@ def test_verify_says_so_and_how_to_start_it(tmp_path: Path, monkeypatch: pytest.
 
 GONE = PurePosixPath("/old.sock")
 ROW = EngineRow("containerd", GONE, UNIT, {})
+
+
+@pytest.mark.parametrize(
+    ("unit", "remedy"), [(UNIT, f"systemctl start {UNIT}"), ("", "start containerd")], ids=["unit", "no unit"]
+)
+def test_verify_makes_no_container_by_an_engine_that_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, remedy: str
+) -> None:
+    monkeypatch.setattr(verify, "shell_of", lambda _: Tools((), loader=False))
+    host = Host.under(PurePosixPath(tmp_path))
+    row = replace(ROW, unit=unit, runtimes={"nvidia": PurePosixPath("/usr/bin/nvidia-container-runtime")})
+
+    (found,) = verify.prove_runtimes(host, OPTIONS, Record(engines=(row,)))
+
+    assert found.found == "nothing is verified: containerd is stopped, and verify does not start it"
+    assert found.remedy == f"{remedy}, then verify again"
+    assert not host.exists(OPTIONS.layout.made)
+
+
 HANGS = replace(containerd(), socket=GONE, silence_reason="hangs")
 STOPPED = replace(HANGS, stopped=True)
 ELSEWHERE = replace(HANGS, pid=7, unit="other.service")
