@@ -64,11 +64,13 @@ def test_a_stop_is_obeyed_though_nobody_reads_the_log(clean: Site) -> None:
 def test_a_path_that_is_no_utf_8_is_printed_and_used(clean: Site) -> None:
     strange = os.fsdecode(b"/etc/docker/\xff \xc3\xa9.json")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    config = clean.write(strange[1:], "{}\n")
 
     words = ("--config", f"docker={clean.root}{strange}", "--log-format", "text")
     plan, install = (clean.call(verb, *words, env=plain) for verb in ("plan", "install"))
     status = clean.status()
     uninstall = clean.call("uninstall", env=plain)
+    config.unlink()
 
     assert plan.returncode == 10, plan.stderr
     assert "+++ b/etc/docker/" in plan.stdout
@@ -158,6 +160,7 @@ IRREGULAR = {
     "left",
     "lost",
     "made",
+    "proven",
 }
 IRREGULAR |= {"read", "sent", "set", "stuck", "taken", "told", "written"}
 

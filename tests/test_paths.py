@@ -30,6 +30,9 @@ NO_FILE = "make every part of the path above it a directory"
     ],
 )
 def test_a_path_at_which_nothing_can_be_is_refused(site: Site, flag: str, path: str, words: str) -> None:
+    if ALMOST in path:
+        site.write(f"etc/{ALMOST}", "{}\n")
+
     assert site.refuses("run", flag, path.format(site.root)).endswith(words)
 
 
@@ -49,28 +52,34 @@ def test_a_wrong_word_about_an_install_refuses_no_uninstall(site: Site, flag: st
 
 
 @pytest.mark.parametrize("verb", ["install", "run"])
-@pytest.mark.parametrize("directory", ["etc/dokcer", "srv/link"])
-def test_a_config_named_in_a_missing_directory_is_refused(site: Site, verb: str, directory: str) -> None:
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ("etc/dokcer/daemon.json", "there is no directory /etc/dokcer"),
+        ("srv/link/daemon.json", "there is no directory /srv/link"),
+        ("etc/docker/deamon.json", "there is no such file"),
+    ],
+)
+def test_a_config_that_is_missing_is_refused_unless_it_is_the_usual_one(
+    site: Site, verb: str, config: str, reason: str
+) -> None:
     (site.root / "srv").mkdir()
     (site.root / "srv/link").symlink_to("/data")
 
-    said = site.refuses(verb, "--config", f"docker={site.root}/{directory}/daemon.json")
+    said = site.refuses(verb, "--config", f"docker={site.root}/{config}")
 
     assert said == (
-        f"cannot configure Docker in /{directory}/daemon.json (there is no directory /{directory}); "
-        "correct --config, or make that directory if Docker reads its config there"
+        f"cannot configure Docker in /{config} ({reason}); "
+        "correct --config, or make that file if Docker reads its config there"
     )
 
 
-@pytest.mark.parametrize("name", ["daemon.json", "other.json"])
-def test_a_config_named_in_the_usual_directory_of_the_engine_may_be_the_first_there(
-    site: Site, name: str
-) -> None:
+def test_the_usual_config_may_be_named_and_missing_with_its_directory(site: Site) -> None:
     shutil.rmtree(site.root / "etc/docker")
     before = site.tree()
 
-    site.install("--config", f"docker={site.root}/etc/docker/{name}")
-    assert (site.root / "etc/docker" / name).is_file()
+    site.install("--config", f"docker={site.root}/{DAEMON_JSON}")
+    assert (site.root / DAEMON_JSON).is_file()
     site.uninstall()
 
     assert site.tree() == before

@@ -328,7 +328,7 @@ def copies_of(host: Host, kind: Engine) -> tuple[PurePosixPath, ...]:
 def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iterator[InstallerError]:
     """Yield an error if an engine does not read the root file named by ``--config``.
 
-    An engine with an unknown start may read the file, unless the file's directory is missing.
+    An engine with an unknown start may read the file if the file exists.
     """
     named = places.config
     kind = engine.kind
@@ -352,14 +352,17 @@ def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iter
             remedy=Remedy("give ", Option("config", str(read), engine.name), ", or leave it out"),
             code="engine-flags",
         )
-    elif host.kind(named.parent) is Kind.ABSENT and host.resolve(named.parent) != host.resolve(read.parent):
+        return
+    absence = ""
+    if host.kind(named.parent) is Kind.ABSENT:
+        absence = f"there is no directory {named.parent}"
+    elif host.kind(named) is Kind.ABSENT and named in list_targets(engine):
+        absence = "there is no such file"
+    if absence:
+        reads_it = f"if {engine.title} reads its config there"
         yield InstallerError(
-            f"configure {engine.title} in {named} (there is no directory {named.parent})",
-            remedy=Remedy(
-                "correct ",
-                Option("config"),
-                f", or make that directory if {engine.title} reads its config there",
-            ),
+            f"configure {engine.title} in {named} ({absence})",
+            remedy=Remedy("correct ", Option("config"), f", or make that file {reads_it}"),
             code="path-unusable",
         )
 

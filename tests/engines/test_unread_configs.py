@@ -10,7 +10,7 @@ from tests.engines.told import but_the_ledger, sentence, served, snapshot
 pytestmark = pytest.mark.any_version
 
 TYPO = "/etc/dokcer/daemon.json"
-OTHER = "/etc/dokcer.json"  # in a directory that exists
+OTHER = "/etc/dokcer.json"
 REAL = "/etc/docker/daemon.json"
 DOCKERD = "/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
 
@@ -93,6 +93,7 @@ def test_a_try_with_a_config_that_cannot_be_compared_leaves_docker_serving_as_be
     node = docker_node
     _restart_with(node, f"/bin/sh -c 'exec {DOCKERD}'")
     node.installer("install", *SOURCE, check=True)
+    node.write(OTHER, "{}\n")
     files = snapshot(node)
 
     failed = node.run(

@@ -261,7 +261,7 @@ K3S = EngineState.usual(ENGINES["k3s"])
         pytest.param(CONTAINERD, ("-c", "/srv/c"), CONTAINERD.config, "/srv/c", id="a short flag"),
         pytest.param(WITH, (), "/etc/crioo/crio.conf", NAME, id="no such directory"),
         pytest.param(WITH, (), "/etc/crio/other.conf", None, id="beside a drop-in"),
-        pytest.param(DOCKER, None, "/etc/docker/other.json", None, id="words unknown"),
+        pytest.param(DOCKER, None, "/etc/docker/x", None, id="words unknown"),
         pytest.param(CONTAINERD, ("-c", "c.toml"), "/etc/c.toml", None, id="a relative path"),
         pytest.param(CONTAINERD, ("-c", "/away/c"), "/etc/c.toml", None, id="not mounted here"),
         pytest.param(CONTAINERD, ("-c", "/srv/c"), "/srv/link", None, id="a link"),
@@ -290,11 +290,16 @@ def test_a_root_file_that_the_engine_does_not_read_is_refused(
 
 
 NOWHERE = "/nowhere/daemon.json"
+WITHOUT_FILE = "/etc/containerd/daemon.json"
 
 
 @pytest.mark.parametrize(
     ("words", "named", "refused"),
     [
+        pytest.param(None, WITHOUT_FILE, True, id="no such file"),
+        pytest.param(
+            ("--config-file", WITHOUT_FILE), WITHOUT_FILE, False, id="no such file, as the engine says"
+        ),
         pytest.param(None, NOWHERE, True, id="words unknown"),
         pytest.param(None, DOCKER.config, False, id="the usual directory"),
         pytest.param(("--config-file", NOWHERE), NOWHERE, False, id="as the engine says"),
@@ -304,16 +309,18 @@ NOWHERE = "/nowhere/daemon.json"
         pytest.param(("--config-file", "d.json"), NOWHERE, True, id="a relative path"),
     ],
 )
-def test_a_root_file_named_in_a_missing_directory_is_refused(
+def test_a_missing_root_file_is_refused_unless_the_engine_would_read_it(
     tmp_path: Path, words: tuple[str, ...] | None, named: str | PurePosixPath, *, refused: bool
 ) -> None:
     host = put(tmp_path, {"etc/containerd/x": ""})
     started = None if words is None else Started(words, program="/usr/bin/dockerd")
     places = Places(PurePosixPath(named))
 
-    found = [*config_files.explain_unread_root(host, replace(DOCKER, started=started), places)]
+    engine = replace(DOCKER, config=PurePosixPath(named), started=started)
+    found = [*config_files.explain_unread_root(host, engine, places)]
 
-    assert ["(there is no directory /nowhere)" in error.problem for error in found] == [True] * refused
+    reason = "there is no such file" if named == WITHOUT_FILE else "there is no directory /nowhere"
+    assert [f"({reason})" in error.problem for error in found] == [True] * refused
 
 
 @pytest.mark.parametrize(
