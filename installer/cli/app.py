@@ -81,8 +81,9 @@ def _explain_words(verb: str, words: Sequence[str]) -> str:
     """Return the error for words that belong to no flag of a verb."""
     engines = [word.lower() for word in words]
     if verb in INSTALLING and ENGINES.keys() >= set(engines):
-        meant = " ".join(f"--runtime {engine}" for engine in engines)
-        return f"Write the engine as a flag: toolkit-installer {verb} {meant}"
+        return f"Write the engine as a flag: toolkit-installer {verb} {_spell_engines(engines)}"
+    if click.types.BoolParamType.bool_states.keys() >= set(words):
+        return f"{verb} takes no word '{' '.join(words)}': a switch has no value."
     return f"{verb} takes no word '{' '.join(words)}'."
 
 
@@ -157,6 +158,22 @@ class _Switch(click.types.BoolParamType):
         return super().convert(value, param, ctx)
 
 
+class _Choice(click.Choice[str]):
+    """One of several words, with an error that separates words between commas."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return the error for another word."""
+        words = str(value).split(",")
+        if len(words) > 1 and ENGINES.keys() >= set(words):
+            return f"{value!r} is not one engine: write {_spell_engines(words)}."
+        return super().get_invalid_choice_message(value, ctx)
+
+
+def _spell_engines(names: Sequence[str]) -> str:
+    """Return the flags for several engines."""
+    return " ".join(f"--runtime {name}" for name in names)
+
+
 class _Option(click.Option):
     """A flag with the variable in errors; the help of a verb explains variables once, at the end."""
 
@@ -190,7 +207,7 @@ def _click_option(verb: str, flag: flags.Flag) -> Callable[[Callable[..., Any]],
         usage = f"{usage}/--no-{usage.removeprefix('--')}"
         extra["type"] = _Switch()
     elif flag.choices:
-        extra["type"] = click.Choice(flag.choices)
+        extra["type"] = _Choice(flag.choices)
     else:
         extra["type"] = _Number() if isinstance(flag.default, float) else str
         extra["metavar"] = flag.metavar
@@ -409,6 +426,8 @@ def _call(argv: Sequence[str]) -> int:
         click.echo(error.format_message(), err=True)
     except click.NoSuchOption as error:
         _explain_option(error).show()
+    except click.exceptions.NoSuchCommand as error:
+        _explain_verb(error).show()
     except click.ClickException as error:
         error.show()
     return Exit.USAGE
@@ -417,8 +436,17 @@ def _call(argv: Sequence[str]) -> int:
 def _explain_option(error: click.NoSuchOption) -> click.UsageError:
     """Return an error for an unknown option; a flag of ours may be in the wrong place."""
     name = error.option_name
+    if name == "--dry-run":
+        return click.UsageError("Use toolkit-installer plan: it shows what install would change.", error.ctx)
     if error.ctx is None or name not in {flag.name for flag in flags.FLAGS}:
         return error
     if error.ctx.command is program:
         return click.UsageError(f"Write {name} after the verb: toolkit-installer VERB {name} ...", error.ctx)
     return click.UsageError(f"{error.ctx.info_name} takes no {name}.", error.ctx)
+
+
+def _explain_verb(error: click.exceptions.NoSuchCommand) -> click.UsageError:
+    """Return an error for an unknown verb; other programs have verbs where we have flags."""
+    if error.command_name in {"help", "version"}:
+        return click.UsageError(f"Write toolkit-installer --{error.command_name}.", error.ctx)
+    return error
