@@ -101,6 +101,9 @@ def run(request: RunRequest) -> NoReturn:
     if options.turns.release:
         _refuse_turns_without_cluster(options)
     with open_ledger(host, options, partial(uninstall.ledger_for_run, host, options)) as ledger:
+        if ledger.record.undo_pending is not None:
+            # A unit that waits to undo an earlier install sees that the node is wanted, if by a refused run.
+            ledger.write(replace(ledger.record, undo_pending=None))
         if ledger.record.failed is not None:
             _refuse_failed(host, options, ledger)
         _claim_files(host, options, ledger)
@@ -110,8 +113,7 @@ def run(request: RunRequest) -> NoReturn:
                 # A killed run may have left readiness with our pid: in a container every run has pid 1.
                 readiness.remove(host, options.ready_file)
                 write_pid(pidfile, options.pid_file)
-                # A unit that waits to undo the rest of an earlier install sees that this is ours now.
-                ledger.write(replace(ledger.record, pid_file=options.pid_file, undo_pending=None))
+                ledger.write(replace(ledger.record, pid_file=options.pid_file))
                 host.replace(options.options_file, File(dumps(request), Meta(0o600)))
                 _become_supervisor(host, request, pidfile, ledger.lock)
         except InstallerError:

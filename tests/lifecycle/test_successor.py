@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, read_record
-from installer.errors import Exit, UndoIncompleteError
+from installer.errors import Exit, InstallerError, UndoIncompleteError
 from installer.host import supervision
 from installer.host.files import Host
-from installer.lifecycle import successor
-from installer.model.facts import PendingUndo, Record
-from installer.model.options import Options
+from installer.lifecycle import install, successor
+from installer.model.facts import Failure, PendingUndo, Record
+from installer.model.options import Options, RunRequest
 
 SINCE = "2026-11-28T19:00:00Z"
 PROBLEM = "undo everything (our runtime runs trainer)"
@@ -100,6 +100,27 @@ def test_an_undo_that_run_has_taken_over_is_left_to_it(host: Host, options: Opti
         assert successor.await_end(host, options, ()) is Exit.OK
 
     assert read_record(host, options.layout) == taken
+
+
+def test_an_undo_is_left_to_a_run_that_is_refused(
+    host: Host, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # After a stop without an answer of the API: the DaemonSet wants this node, though its new plan has failed.
+    problem = "configure containerd (it did not start)"
+
+    def refuse(*_: object) -> None:
+        raise InstallerError(problem, remedy="see its log", code="failed-before")
+
+    monkeypatch.setattr(install, "_plan", refuse)
+    write(host, options, replace(PENDING, failed=Failure("7890", problem)))
+
+    with pytest.raises(InstallerError, match="it did not start"):
+        install.run(RunRequest(options, nvidia=False, log_format="json"))
+
+    assert successor.await_end(host, options, ()) is Exit.OK
+    left = read_record(host, options.layout)
+    assert left is not None
+    assert left.failed is not None
 
 
 def test_an_undo_that_was_handed_over_again_waits_from_then_on(host: Host, options: Options) -> None:
