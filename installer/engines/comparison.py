@@ -104,14 +104,14 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
 
 def _read_next_start(host: Host, engine: EngineState) -> tuple[EngineState, str]:
     """Fill in an engine's starts and configs; return also the reason of a missing program, "" for none."""
-    started = read_start(host, engine)
+    unit = systemd.look_at_unit(host, engine.unit)
+    started = read_start(host, engine, unit)
     later: Started | None = None
     missing_program = ""
     if started is None or engine.kind.is_restarted:
-        unit = systemd.look_at_unit(host, engine.unit).start
-        later = predict_next_start(host, engine, unit)
+        later = predict_next_start(host, engine, unit.start)
         if engine.kind.looks_up_programs:  # the next start needs these programs and the engine's own
-            missing_program = next(find_missing_requirements(host, unit), "")
+            missing_program = next(find_missing_requirements(host, unit.start), "")
     engine = with_flags(replace(engine, started=started or later, next_start=later))
     return with_configs(host, engine), missing_program
 

@@ -363,10 +363,10 @@ def look_elsewhere(host: Host, engine: EngineState, places: Places) -> EngineSta
 
 def _list_sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
     """Yield the sockets of a unit's main process, short names first: the API has a short name."""
-    state = systemd.look_at_unit(host, unit)
-    if state.active != "active" or not state.main_pid:
+    pid = systemd.main_pid_of(host, unit)
+    if not pid:
         return
-    for path in sorted(list_listening(host.local_path(PROC) / str(state.main_pid)), key=len):
+    for path in sorted(list_listening(host.local_path(PROC) / str(pid)), key=len):
         # A client of the NRI socket is a plugin, and keeps other plugins out while it is silent.
         if PurePosixPath(path).name != "nri.sock":
             yield PurePosixPath(path)

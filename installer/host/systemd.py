@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,6 +28,8 @@ T = TypeVar("T")
 SYSTEMD: Final = "org.freedesktop.systemd1"
 LOGIND: Final = "org.freedesktop.login1"
 MANAGER: Final = "org.freedesktop.systemd1.Manager"
+UNIT: Final = "org.freedesktop.systemd1.Unit"
+SERVICE: Final = "org.freedesktop.systemd1.Service"
 ROOT: Final = "/org/freedesktop/systemd1"
 PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 PRIVATE: Final = "private"  # systemd's own socket: no daemon between, so no Hello
@@ -177,11 +180,14 @@ class Bus:
 
     def properties(self, unit: str) -> dict[str, Any]:
         """Return all properties of a unit by a single call, because systemd may be busy."""
-        # systemd escapes the unit's name in the path of its object; the call has systemd load the unit.
-        name = os.fsencode(unit).decode("latin-1")
-        escaped = re.sub(r"\A\d|[^a-zA-Z0-9]", _escape, name)
-        answer = self.call(f"{ROOT}/unit/{escaped}", f"{PROPERTIES}.GetAll", "s", "")[0]
+        answer = self.call(_path_of(unit), f"{PROPERTIES}.GetAll", "s", "")[0]
         return {name: value for name, (_, value) in answer.items()}
+
+
+def _path_of(unit: str) -> str:
+    """Return the path of a unit's object; a call to the object has systemd load the unit."""
+    name = os.fsencode(unit).decode("latin-1")
+    return f"{ROOT}/unit/" + re.sub(r"\A\d|[^a-zA-Z0-9]", _escape, name)
 
 
 def _escape(character: re.Match[str]) -> str:
@@ -449,6 +455,23 @@ def read_unit(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
         return Unit.of(bus.properties(unit))
 
     return ask_bus(buses(host), question, purpose=f"look at {unit}", timeout_s=timeout_s, reads=True)
+
+
+def main_pid_of(host: Host, unit: str) -> int:
+    """Return the main process of an active service, in systemd's pid namespace; 0 without one.
+
+    On most nodes most services are missing, and all properties of a missing service have 20 KB, too.
+    """
+
+    def question(bus: Bus) -> int:
+        path = _path_of(unit)
+        if bus.get(path, UNIT, "ActiveState") != "active":
+            return 0
+        return int(bus.get(path, SERVICE, "MainPID"))
+
+    with suppress(InstallerError):
+        return ask_bus(buses(host), question, purpose=f"look at {unit}", timeout_s=ASK_S, reads=True)
+    return 0
 
 
 def unit_runs(host: Host, unit: str) -> bool:
