@@ -124,6 +124,7 @@ class Sidecar:
             os.kill(self.pid, number)
             if os.waitpid(self.pid, os.WNOHANG)[0]:
                 self.pid = 0
+                return
             if monotonic() > deadline:
                 number = signal.SIGKILL
             sleep(POLL_S)
