@@ -1,8 +1,10 @@
 """Run the whole program: block signals, then do a verb, or the act of a child of ``run``."""
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -61,8 +63,20 @@ def _say_failed(error: InstallerError, *, as_text: bool) -> None:
         log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
 
 
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Load modules in the block without garbage collections: each would look at all modules loaded so far."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # modules stay, and later collections leave them out
+        gc.enable()
+
+
 def _do_verb(words: Sequence[str]) -> int:
-    from installer.cli import app
+    with _loading():
+        from installer.cli import app
 
     return app.main(words)
 
@@ -88,7 +102,9 @@ def _act_as_child(words: Sequence[str]) -> int:
         if act == "undo":
             Path(options_file).unlink()  # the unit has a copy of its own
         with internal_errors():
-            code = _find_act(act, request.options, more)()
+            with _loading():
+                do = _find_act(act, request.options, more)
+            code = do()
     except StoppedError:
         code = STOPPED
     except InstallerError as error:
@@ -108,7 +124,7 @@ def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[]
         return partial(listening.serve_beside, options)
 
     from installer.cli import log as logging
-    from installer.lifecycle import install, successor, uninstall
+    from installer.lifecycle import install, uninstall
     from installer.nri import state as nri
     from installer.supervisor import AGAIN
 
@@ -123,6 +139,8 @@ def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[]
             requested_at, attempt = words
             return partial(uninstall.stop, options, float(requested_at), again=attempt == AGAIN)
         case "undo":
+            from installer.lifecycle import successor
+
             return partial(successor.finish, options)
         case "nri":
             return partial(nri.serve_beside, options, words[0], logging.current_format())
