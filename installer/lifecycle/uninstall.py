@@ -397,7 +397,7 @@ def _leave_to_next_pod(
 
 
 def warn_of_undo(options: Options) -> None:
-    """Log why a undo at stop expected everything already now, such as for want of a right."""
+    """Log already now why a stop would undo everything, such as for want of a right."""
     from installer.fleet.run_again import Keep
 
     answer = _ask_api(options, -inf)
