@@ -57,6 +57,8 @@ def look(api: Api, release: str) -> Seen:
     items = reply.content.get("items")
     objects = {}
     for item in items if isinstance(items, list) else []:
+        if not isinstance(item, Mapping):
+            continue
         # The objects of a list do not say their own kind.
         named = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **item}
         objects[str(value_at(item, ("metadata", "name")))] = named
@@ -136,10 +138,13 @@ def is_gone(api: Api, name: str) -> bool:
 
 
 def free_gone(api: Api, seen: Seen, name: str) -> None:
-    """Return the turns of a removed node and drop the node's failure; a changed turn stays."""
+    """Return the turns of a removed node and drop the node's failure; a changed turn stays.
+
+    A turn above the limits of the release may not be written: it counts no more, but it stays.
+    """
     for turn in seen.turns:
         if turn.holder == name:
-            with suppress(ConflictError, NotFoundError):
+            with suppress(ConflictError, NotFoundError, ForbiddenError):
                 _replace(api, leases.returned(seen.objects[turn.name]))
     if any(failure.node == name for failure in seen.settings.failures):
         change_settings(api, seen.settings.release, lambda settings: drop_failure(settings, name))

@@ -3,6 +3,7 @@
 An update keeps all of an object that is not named here: labels, annotations and owners that others have set.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,6 +26,12 @@ FAILURES: Final = f"{PREFIX}failures"
 ERROR: Final = f"{PREFIX}error"
 LONGEST: Final = 300  # characters of an error that are written, and that are shown
 MOST: Final = 1000  # a limit that nobody needs: each turn is an object in each answer
+DIGITS: Final = 9  # of a number that is read at all
+LONGEST_TURN_S: Final = 24 * 3600  # a holder that wants more time is late after a day all the same
+MOST_TRANSITIONS: Final = 2**31 - 1  # of a Lease, by its schema
+# A node has the name of a DNS subdomain (RFC 1123); another holder is no node.
+LONGEST_NAME: Final = 253
+NODE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 TRUE: Final = "true"
 
 
@@ -48,11 +55,12 @@ def read_turns(objects: Iterable[Any], release: str) -> tuple[Turn, ...]:
 def read_turn(lease: Any) -> Turn:
     """Read a turn. A value written by no node of ours counts as absent: a turn without a time is late."""
     duration = value_at(lease, ("spec", "leaseDurationSeconds"))
+    holder = _text(value_at(lease, ("spec", "holderIdentity")))
     return Turn(
         name=_text(value_at(lease, ("metadata", "name"))),
-        holder=_text(value_at(lease, ("spec", "holderIdentity"))),
+        holder=holder if _is_node_name(holder) else "",
         taken_s=_seconds(value_at(lease, ("spec", "acquireTime"))),
-        lasts_s=float(duration) if isinstance(duration, int) else 0.0,
+        lasts_s=float(min(duration, LONGEST_TURN_S)) if isinstance(duration, int) else 0.0,
         error=_shorten(_text(value_at(lease, ("metadata", "annotations", ERROR)))),
     )
 
@@ -62,11 +70,17 @@ def read_settings(lease: Any, release: str) -> Settings:
     given = value_at(lease, ("metadata", "annotations"))
     annotations = given if isinstance(given, Mapping) else {}
     canary = _text(annotations.get(CANARY))
+    if len(canary) > LONGEST or not canary.isprintable():
+        raise _refuse(release, CANARY, f"no label selector of up to {LONGEST} characters")
     if canary:
         try:
             tuple(split_selector(canary))
         except ValueError as error:
             raise _refuse(release, CANARY, str(error)) from error
+    failures = []
+    for failure in _decode(annotations, FAILURES, release, Failure):
+        if _is_node_name(failure.node):
+            failures.append(Failure(failure.node, _shorten(failure.error)))
     return Settings(
         release=release,
         at_most=_number(annotations, AT_MOST, release),
@@ -74,10 +88,7 @@ def read_settings(lease: Any, release: str) -> Settings:
         canary=canary,
         paused=_text(annotations.get(PAUSED)) == TRUE,
         proven=_decode(annotations, PROVEN, release, Proven),
-        failures=tuple(
-            Failure(each.node, _shorten(each.error))
-            for each in _decode(annotations, FAILURES, release, Failure)
-        ),
+        failures=tuple(failures),
     )
 
 
@@ -109,7 +120,7 @@ def taken(lease: Mapping[str, Any], holder: str, now_s: float, lasts_s: float) -
         "acquireTime": moment,
         "renewTime": moment,
         "leaseDurationSeconds": max(1, int(lasts_s)),
-        "leaseTransitions": transitions + 1,
+        "leaseTransitions": min(transitions + 1, MOST_TRANSITIONS),
     }
     return _annotated({**lease, "spec": spec}, {ERROR: None})
 
@@ -155,9 +166,14 @@ def _is_turn(lease: Any, release: str) -> bool:
     return number != name and number.isascii() and number.isdecimal()
 
 
+def _is_node_name(text: str) -> bool:
+    return len(text) <= LONGEST_NAME and NODE_NAME.fullmatch(text) is not None
+
+
 def _number(annotations: Mapping[str, Any], key: str, release: str) -> int:
     text = _text(annotations.get(key, "1"))
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MOST:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= DIGITS
+    if not is_number or not 1 <= int(text) <= MOST:
         raise _refuse(release, key, f"{text[:20]!r} is no number from 1 to {MOST}")
     return int(text)
 

@@ -12,10 +12,13 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
+from installer.model.facts import list_some
+
 SEEN_AGAIN_S: Final = 120.0  # a late holder counts as failed when it was seen late twice, this long apart
 ANSWERS_S: Final = 120.0  # the time lost to a slow API before a holder counts as late
 RACES: Final = 3  # turns that a node tries to take at one try: each lost race is a request
 TRY_S: Final = 30.0  # the shortest time between two tries of a node
+TOLD: Final = 3  # failures that a waiting node tells of, each with its error
 REVISIONS: Final = 10  # proven revisions that are remembered: a rollback to one of them waits for no canary
 
 
@@ -155,7 +158,7 @@ def decide_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings,
     names = _find_free(leases, node, settings, now)
     if not names:
         holders = sorted(turn.holder for turn in _held(leases, now))
-        return Wait(Cause.BUSY, f"{settings.at_most} at a time; now: {', '.join(holders)}")
+        return Wait(Cause.BUSY, f"{settings.at_most} at a time; now: {list_some(holders)}")
     return Take(names)
 
 
@@ -256,7 +259,9 @@ def _find_stop(leases: Sequence[Turn], node: Node, settings: Settings, now: Now)
         return Wait(Cause.PAUSED, f"paused in the Lease {settings.lease}")
     failures = [each for each in find_failures(leases, settings, now) if each.node != node.name]
     if len(failures) >= settings.stop_after:
-        told = [f"{failure.node}: {failure.error}" for failure in failures]
+        told = [f"{failure.node}: {failure.error}" for failure in failures[:TOLD]]
+        if len(failures) > TOLD:
+            told.append(f"and {len(failures) - TOLD} more")
         return Wait(Cause.STOPPED, f"stopped ({'; '.join(told)})")
     failed = {failure.node for failure in failures}
     held = {turn.name for turn in _held(leases, now)}
@@ -267,7 +272,7 @@ def _find_stop(leases: Sequence[Turn], node: Node, settings: Settings, now: Now)
             late.append(seen.holder)
     # A restart in a doubtful moment cannot be undone; a wait of two minutes costs nothing.
     if late and len(failures) + len(late) >= settings.stop_after:
-        return Wait(Cause.LATE, f"late with a turn: {', '.join(sorted(late))}")
+        return Wait(Cause.LATE, f"late with a turn: {list_some(sorted(late))}")
     return None
 
 

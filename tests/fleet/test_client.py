@@ -1,5 +1,6 @@
 """Leases through the API: what a node reads, takes, writes and returns, and what each refusal means."""
 
+import json
 import subprocess
 import sys
 import time
@@ -221,8 +222,12 @@ def test_what_nodes_tell_each_other_survives_a_race(api: Api, server: ApiServer)
         ("at-most", "0", "'0' is no number from 1 to 1000"),
         ("at-most", "two", "'two' is no number"),
         ("at-most", "99999999999999999999", "is no number"),
+        ("at-most", "00000000150000000", "is no number"),
+        ("at-most", "1" * 6000, "is no number"),
         ("stop-after", "", "'' is no number"),
         ("canary", "pool in (a)", "'pool in (a)' is no part of a label selector"),
+        ("canary", "pool=a\n", "no label selector of up to 300 characters"),
+        ("canary", "a" * 301, "no label selector of up to 300 characters"),
         ("proven", "{", "truncated"),
         ("failures", '[{"node": 7}]', "Expected `str`, got `int`"),
     ],
@@ -255,6 +260,48 @@ def test_odd_leases_are_turns_that_are_late() -> None:
     odd: Any
     for odd in (None, 7, [], {"metadata": None}, {"metadata": {"name": 7}}, {"spec": []}):
         assert leases.read_turns([odd], "gpu") == ()
+
+
+@pytest.mark.parametrize(
+    "holder",
+    ["..", "gpu-2/status", 'gpu-2\n{"event": "forged"}', "\u202e" * 400, "a" * 254, "Gpu-2", "", "a..b"],
+    ids=["dots", "a path", "lines", "right to left", "long", "capitals", "nobody", "an empty label"],
+)
+def test_a_holder_that_can_be_no_node_holds_nothing(api: Api, server: ApiServer, holder: str) -> None:
+    # A node's token may write any Lease of a turn: nothing of it reaches a log, and it stops nobody.
+    lease = leases.failed(leases.taken(leases.new_turn(ONE, "gpu"), holder, server.server_s, 300), "x")
+    server.put("leases", lease)
+    server.put("leases", settings_lease(failures=json.dumps([{"node": holder, "error": "x"}])))
+
+    seen = client.look(api, "gpu")
+
+    assert [turn.holder for turn in seen.turns] == [""]
+    assert seen.settings.failures == ()
+    assert client.take(api, seen, (ONE,), NODE, 300.0) == ONE
+
+
+def test_a_holder_that_wants_a_turn_for_years_is_late_after_a_day() -> None:
+    for duration in (2**31 - 1, 10**400):
+        lease = {"metadata": {"name": ONE}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": duration}}
+
+        assert leases.read_turn(lease).lasts_s == 24 * 3600
+
+
+def test_a_turn_that_changed_its_holder_as_often_as_a_lease_may_is_still_taken() -> None:
+    most = {"leaseTransitions": 2**31 - 1}
+
+    spec = leases.taken({**leases.new_turn(ONE, "gpu"), "spec": most}, "a", 0.0, 300.0)["spec"]
+
+    assert spec["leaseTransitions"] == 2**31 - 1
+
+
+def test_a_gone_node_whose_turn_may_not_be_written_is_left_alone(api: Api, server: ApiServer) -> None:
+    take(api, ONE, node=OTHER)
+    server.refused.add(("update", "leases"))
+
+    client.free_gone(api, client.look(api, "gpu"), OTHER.name)
+
+    assert client.look(api, "gpu").turns[0].holder == OTHER.name
 
 
 REFUSALS: dict[str, tuple[Callable[[ApiServer], object], type[RefusedError], str]] = {

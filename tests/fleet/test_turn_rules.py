@@ -290,6 +290,20 @@ def test_a_node_that_wants_to_restart_an_engine(name: str) -> None:
     assert decide_turn(case.leases, case.node, case.settings, case.now) == case.decision
 
 
+def test_a_wait_tells_the_first_few_of_many_nodes() -> None:
+    many = [held(name_turn("gpu", number), f"n{number:03}") for number in range(900)]
+    failed = [held(name_turn("gpu", number), f"n{number:03}", error="x" * 300) for number in range(900)]
+
+    waits = decide_turn(many, NODE, settings(at_most=900), NOW)
+    stops = decide_turn(failed, NODE, settings(at_most=900), NOW)
+
+    assert isinstance(waits, Wait)
+    assert waits.reason.endswith("n007 and 892 more")
+    assert isinstance(stops, Wait)
+    assert stops.reason.endswith("x; and 897 more)")
+    assert len(stops.reason) < 1500
+
+
 def test_nodes_that_ask_at_the_same_moment_begin_with_different_turns() -> None:
     ten = settings(at_most=10)
     decisions = [decide_turn((), replace(NODE, name=f"n{number}"), ten, NOW) for number in range(100)]
