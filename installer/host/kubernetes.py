@@ -180,7 +180,7 @@ class Api(Struct, frozen=True):
         from http.client import HTTPSConnection
 
         context = self._trust()
-        with closing(socket.create_connection((self.host, self.port), _left_s(connected_by))) as plain:
+        with closing(_connect_to_any(_resolve(self.host, self.port, connected_by), connected_by)) as plain:
             plain.settimeout(_left_s(connected_by))
             with closing(context.wrap_socket(plain, server_hostname=self.host)) as secure:
                 connection = HTTPSConnection(self.host, self.port, context=context)
@@ -242,6 +242,50 @@ class _Received(io.RawIOBase):
         if self._received > MAX_BYTES:
             raise _too_long()
         return size
+
+
+def _resolve(host: str, port: int, deadline: float) -> Sequence[tuple[str, int]]:
+    """Return the addresses of a host until a deadline.
+
+    Kubernetes gives pods an IP address, some clusters a name. The system's resolver has no deadline: for a
+    name a thread asks the resolver, and a late answer is ignored.
+    """
+    with suppress(socket.gaierror):
+        return _ask_resolver(host, port, socket.AI_NUMERICHOST)
+
+    from concurrent.futures import Future
+    from threading import Thread
+
+    answer: Future[Sequence[tuple[str, int]]] = Future()
+
+    def resolve() -> None:
+        try:
+            answer.set_result(_ask_resolver(host, port))
+        except (OSError, ValueError) as error:
+            answer.set_exception(error)
+
+    Thread(target=resolve, daemon=True).start()
+    try:
+        return answer.result(_left_s(deadline))
+    except TimeoutError:
+        raise TimeoutError(errno.ETIMEDOUT, f"the name {host} was not resolved in time") from None
+
+
+def _ask_resolver(host: str, port: int, flags: int = 0) -> Sequence[tuple[str, int]]:
+    rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return [(str(address[0]), int(address[1])) for _, _, _, _, address in rows]
+
+
+def _connect_to_any(addresses: Sequence[tuple[str, int]], deadline: float) -> socket.socket:
+    """Connect to the first address that accepts; each address gets an equal part of the remaining time."""
+    problem = OSError("the API's name has no address")
+    for tried, address in enumerate(addresses):
+        share_s = _left_s(deadline) / (len(addresses) - tried)
+        try:
+            return socket.create_connection(address, share_s)
+        except OSError as error:
+            problem = error
+    raise problem
 
 
 def _left_s(deadline: float) -> float:

@@ -1,10 +1,12 @@
 """A stop of ``run`` with --on-exit auto: the API tells whether another pod comes, else everything is undone."""
 
 import json
+import os
 import socket
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -314,6 +316,90 @@ def test_a_stop_without_an_answer_leaves_the_node_to_the_next_pod_and_the_undo_t
     record = json.loads(site.read(LEDGER))
     assert uninstall.UNDECIDED_S <= record["undo_pending"]["waits_s"] <= 2 * uninstall.UNDECIDED_S
     assert "undo handed over" in capfd.readouterr().err
+
+
+@contextmanager
+def silent_addresses(number: int) -> Iterator[list[tuple[str, int]]]:
+    """Yield addresses that neither accept nor refuse a connection: their queues are full."""
+    with ExitStack() as sockets:
+        addresses: list[tuple[str, int]] = []
+        for last in range(number):
+            listener = sockets.enter_context(socket.socket())
+            listener.bind((f"127.0.0.{10 + last}", 0))
+            listener.listen(0)
+            addresses.append(listener.getsockname())
+            for _ in range(3):
+                queued = sockets.enter_context(socket.socket())
+                queued.setblocking(False)
+                queued.connect_ex(addresses[-1])
+        yield addresses
+
+
+def resolve_to(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[tuple[str, int]], *, slow_s: float = 0
+) -> None:
+    """Let the resolver find these addresses for our API server's."""
+    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    port = int(os.environ["KUBERNETES_SERVICE_PORT"])
+    ask = socket.getaddrinfo
+
+    def answer(asked: str, asked_port: int, *args: Any, **named: Any) -> list[Any]:
+        if (asked, asked_port) != (host, port):
+            return ask(asked, asked_port, *args, **named)
+        if named.get("flags", 0) & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        time.sleep(slow_s)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_name_with_silent_addresses_takes_no_more_than_the_time_of_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Each address was given the whole time of the stop.
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "api.example")
+    with silent_addresses(5) as addresses:
+        resolve_to(monkeypatch, addresses)
+        began = time.monotonic()
+        decision = ask_run_again(DAEMONSET, NODE, began + SHORT_S)
+
+    assert isinstance(decision, Unknown)
+    assert time.monotonic() - began < SHORT_S + 0.5
+
+
+def test_a_silent_address_leaves_time_for_the_next(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = (cluster.api.host, cluster.api.port)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with silent_addresses(1) as addresses:
+        resolve_to(monkeypatch, [*addresses, real])
+        decision = ask_run_again(DAEMONSET, NODE, time.monotonic() + 4 * SHORT_S)
+
+    assert decision == Keep()
+    assert cluster.server.calls == [f"get daemonsets/{DAEMONSET}", f"get nodes/{NODE}"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_silent_resolver_takes_no_more_than_the_time_of_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "api.example")
+    resolve_to(monkeypatch, [], slow_s=5 * SHORT_S)
+    began = time.monotonic()
+    decision = ask_run_again(DAEMONSET, NODE, began + SHORT_S)
+
+    assert isinstance(decision, Unknown)
+    assert "the name api.example was not resolved in time" in decision.reason
+    assert time.monotonic() - began < SHORT_S + 0.5
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_unknown_name_of_the_api_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "KUBERNETES_SERVICE_HOST", f"{'x' * 70}.invalid"
+    )  # longer than a part of a name may be
+    decision = ask_run_again(DAEMONSET, NODE, time.monotonic() + SHORT_S)
+
+    assert isinstance(decision, Unknown)
 
 
 def test_nodes_without_an_answer_do_not_undo_at_the_same_moment(
