@@ -1,5 +1,6 @@
 """What a neighbour makes large is read within the memory of the pod, and costs no more than its length."""
 
+import ssl
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from jeepney import DBusAddress, new_signal  # type: ignore[import-untyped]  # s
 from tests.host.servers import FakeSystemd, serving
 from tests.support.limits import limited, limited_script
 from tests.support.neighbours import enlarged, only_as_root
+from tests.support.raw_api import answering, head
 
 LARGE = 1 << 30  # bytes; of zeros, which are not there
 NAMES = ("containerd", "containerd-shim", "conmon", "kubelet", "dockerd")
@@ -349,37 +351,28 @@ def test_the_process_beside_us_is_found_without_a_list_of_all_processes() -> Non
         assert found == str(unshared.pid)
 
 
-NO_API = """
-import io
+NO_END = """
 import sys
-from http.client import HTTPResponse
-from installer.host import kubernetes
-class Connection:
-    def makefile(self, _):
-        head = b"HTTP/1.1 200 OK\\r\\n\\r\\n"
-        return io.BufferedReader(Endless(head))
-class Endless(io.RawIOBase):
-    def __init__(self, head):
-        self.head = head
-    def readable(self):
-        return True
-    def readinto(self, buffer):
-        part = self.head or b"x" * len(buffer)
-        buffer[: len(part)] = part
-        self.head = b""
-        return len(part)
-answer = HTTPResponse(Connection())
-answer.begin()
-with kubernetes.report_answer("GET /x"):
-    kubernetes._read_bounded(answer) if sys.argv[1] == "read" else [*kubernetes._read_lines(answer)]
+from pathlib import Path
+from installer.host.kubernetes import Api
+account = Path(sys.argv[2])
+api = Api("127.0.0.1", int(sys.argv[1]), account, account / "ready")
+api.ask("GET", "/x") if sys.argv[3] == "ask" else [*api.watch("/x")]
 """
 
 
-@pytest.mark.parametrize("reader", ["read", "watch"])
-def test_an_answer_of_the_kubernetes_api_without_end_is_left(reader: str) -> None:
-    done = limited([sys.executable, "-c", NO_API, reader])
+def never_end(client: ssl.SSLSocket) -> None:
+    client.sendall(head())
+    while True:
+        client.sendall(b"x" * (64 << 10))
 
-    assert "an answer of more than 8 MB" in done.stderr, done.stderr[-500:]
+
+@pytest.mark.parametrize("way", ["ask", "watch"])
+def test_an_answer_of_the_kubernetes_api_without_end_is_left(way: str, tmp_path: Path) -> None:
+    with answering(never_end, tmp_path) as api:
+        done = limited([sys.executable, "-c", NO_END, str(api.port), str(tmp_path), way])
+
+    assert "an answer of more than 2 MB" in done.stderr, done.stderr[-500:]
 
 
 def test_doctor_keeps_no_text_of_a_cdi_specification(tmp_path: Path) -> None:

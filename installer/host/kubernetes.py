@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,9 +26,10 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 READY: Final = Path("/dev/shm/untaint.ready")  # noqa: S108 - the pod is ours alone
 HOST: Final = "KUBERNETES_SERVICE_HOST"
 PORT: Final = "KUBERNETES_SERVICE_PORT"
-SILENT_S: Final = 300.0  # the API bookmarks a watch about once a minute
+SILENT_S: Final = 300.0  # for a line of a watch: the API writes a bookmark about once a minute
 ANSWER_S: Final = 10.0  # for a request and its answer
-MAX_BYTES: Final = 8 << 20  # of an answer: a thousand Leases are 1 MB
+MAX_BYTES: Final = 2 << 20  # of an answer: a thousand Leases are 1 MB
+MAX_VALUES: Final = 200_000  # likewise: a thousand Leases have 50,000
 JSON: Final = "application/json"
 JSON_PATCH: Final = "application/json-patch+json"
 OK: Final = 200
@@ -125,54 +127,56 @@ class Api(Struct, frozen=True):
         """The namespace of this pod."""
         return (self.account / "namespace").read_text().strip()
 
-    def get(self, path: str) -> dict[str, Any]:
-        """Return an object."""
-        with self._ask("GET", path) as answer:
-            return _object(_read_bounded(answer))
-
     def ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> "Reply":
         """Return the answer to a request, within ``answer_s`` and ``MAX_BYTES``.
 
         The API may have carried out a request without an answer.
         """
-        body = None if content is None else json.dumps(content).encode()
-        began_s = time.monotonic()
-        deadline = began_s + self.answer_s
-        connected_by = began_s + min(self.connect_s, self.answer_s)
-        with report_answer(f"{method} {path}"), self._connect(connected_by, deadline) as connection:
-            connection.request(method, path, body, self._headers(JSON if body else ""))
-            answer = connection.getresponse()
-            text = answer.read()
-            if answer.status not in {OK, CREATED}:
-                raise _refusal(f"{method} {path}", answer.status, text)
-            return Reply(_object(text), _server_s(answer.headers["Date"]))
+        with self._send(method, path, content) as (answer, _):
+            return Reply(_object(_read(answer)), _server_s(answer.headers["Date"]))
 
     def patch(self, path: str, changes: Sequence[Mapping[str, Any]]) -> None:
         """Change an object by a JSON patch; the API applies the whole patch or nothing."""
-        with self._ask("PATCH", path, json.dumps(changes).encode()) as answer:
-            _read_bounded(answer)
+        with self._send("PATCH", path, changes, JSON_PATCH) as (answer, _):
+            _read(answer)
 
     def watch(self, path: str) -> Iterator[dict[str, Any]]:
-        """Yield the existing objects, then each created or changed object, until the API ends the watch."""
+        """Yield the existing objects, then each created or changed object, until the API ends the watch.
+
+        The answer begins within ``answer_s``. Each line ends within ``SILENT_S`` and ``MAX_BYTES``.
+        """
         self.ready.unlink(missing_ok=True)
-        with self._ask("GET", path) as answer:
+        with self._send("GET", path) as (answer, connection):
             self.ready.touch()
-            yield from read_events(_read_lines(answer))
+            yield from read_events(_read_lines(answer, connection))
 
     @contextmanager
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> Iterator["HTTPResponse"]:
-        from http.client import HTTPSConnection
-
-        made = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=self._trust())
-        with closing(made) as connection, report_answer(f"{method} {path}"):
-            connection.request(method, path, body, self._headers(JSON_PATCH if body else ""))
+    def _send(
+        self,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        content_type: str = JSON,
+    ) -> Iterator[tuple["HTTPResponse", "_Bounded"]]:
+        """Yield the answer to a request, and the connection: reading ends after ``answer_s`` in all."""
+        body = None if content is None else json.dumps(content).encode()
+        began_s = time.monotonic()
+        connected_by = began_s + min(self.connect_s, self.answer_s)
+        deadline = began_s + self.answer_s
+        with (
+            report_answer(f"{method} {path}"),
+            self._connect(connected_by, deadline) as (connection, bounded),
+        ):
+            connection.request(method, path, body, self._headers(content_type if body else ""))
             answer = connection.getresponse()
-            if answer.status != OK:
-                raise _refusal(f"{method} {path}", answer.status, answer.read(4096))
-            yield answer
+            if answer.status not in {OK, CREATED}:
+                raise _refusal(f"{method} {path}", answer.status, _read(answer))
+            yield answer, bounded
 
     @contextmanager
-    def _connect(self, connected_by: float, deadline: float) -> Iterator["HTTPSConnection"]:
+    def _connect(
+        self, connected_by: float, deadline: float
+    ) -> Iterator[tuple["HTTPSConnection", "_Bounded"]]:
         """Yield a connection, made until ``connected_by``; each later wait ends at ``deadline``.
 
         Both are moments of time.monotonic().
@@ -184,8 +188,8 @@ class Api(Struct, frozen=True):
             plain.settimeout(_left_s(connected_by))
             with closing(context.wrap_socket(plain, server_hostname=self.host)) as secure:
                 connection = HTTPSConnection(self.host, self.port, context=context)
-                connection.sock = _Bounded(secure, deadline)
-                yield connection
+                connection.sock = bounded = _Bounded(secure, deadline)
+                yield connection, bounded
 
     def _headers(self, content_type: str) -> dict[str, str]:
         # Read anew each time: the kubelet exchanges the token long before it ends.
@@ -204,7 +208,7 @@ class Api(Struct, frozen=True):
 
 
 class _Bounded:
-    """A connection for http.client: sending and reading end at the deadline.
+    """A connection for http.client, which sends and receives until the deadline, and receives ``MAX_BYTES``.
 
     http.client limits the length and number of headers; ``MAX_BYTES`` limits the whole answer.
     """
@@ -212,36 +216,46 @@ class _Bounded:
     def __init__(self, connection: "ssl.SSLSocket", deadline: float) -> None:
         self._connection = connection
         self._deadline = deadline
+        self._received = 0
+
+    def renew(self, seconds: float) -> None:
+        """Allow ``seconds`` from now on, and ``MAX_BYTES`` more."""
+        self._deadline = time.monotonic() + seconds
+        self._received = 0
 
     def sendall(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            # A timeout holds for each part of a request that the API reads slowly.
+            self._connection.settimeout(_left_s(self._deadline))
+            left = left[self._connection.send(left) :]
+
+    def receive_into(self, buffer: Any) -> int:
         self._connection.settimeout(_left_s(self._deadline))
-        self._connection.sendall(data)
+        size = self._connection.recv_into(buffer)
+        self._received += size
+        if self._received > MAX_BYTES:
+            raise OSError(errno.EMSGSIZE, f"an answer of more than {MAX_BYTES >> 20} MB")
+        return size
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Received(self._connection, self._deadline))
+        return io.BufferedReader(_Received(self))
 
     def close(self) -> None:
         """Leave the connection open: http.client closes a connection before reading the answer."""
 
 
 class _Received(io.RawIOBase):
-    """The bytes that a connection receives until the deadline."""
+    """The bytes that a connection receives."""
 
-    def __init__(self, connection: "ssl.SSLSocket", deadline: float) -> None:
+    def __init__(self, connection: _Bounded) -> None:
         self._connection = connection
-        self._deadline = deadline
-        self._received = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        self._connection.settimeout(_left_s(self._deadline))
-        size = self._connection.recv_into(buffer)
-        self._received += size
-        if self._received > MAX_BYTES:
-            raise _too_long()
-        return size
+        return self._connection.receive_into(buffer)
 
 
 def _resolve(host: str, port: int, deadline: float) -> Sequence[tuple[str, int]]:
@@ -295,32 +309,20 @@ def _left_s(deadline: float) -> float:
     return left_s
 
 
-def _read_bounded(answer: "HTTPResponse") -> bytes:
-    """Return the body of an answer.
-
-    Raises:
-        OSError: the body has more than ``MAX_BYTES``.
-    """
-    content = answer.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise _too_long()
+def _read(answer: "HTTPResponse") -> bytes:
+    # http.client asks for the memory of the whole length that an answer claims, unless that is limited.
+    content = answer.read(MAX_BYTES)
+    if answer.length:
+        raise OSError("the answer ends early")
     return content
 
 
-def _read_lines(answer: "HTTPResponse") -> Iterator[bytes]:
-    """Yield the lines of an answer, with an object each.
-
-    Raises:
-        OSError: a line has ``MAX_BYTES``.
-    """
-    while line := answer.readline(MAX_BYTES):
-        if len(line) == MAX_BYTES:
-            raise _too_long()
+def _read_lines(answer: "HTTPResponse", connection: _Bounded) -> Iterator[bytes]:
+    """Yield the lines of a watch, with an object each."""
+    connection.renew(SILENT_S)
+    while line := answer.readline():
         yield line
-
-
-def _too_long() -> OSError:
-    return OSError(errno.EMSGSIZE, f"an answer of more than {MAX_BYTES >> 20} MB")
+        connection.renew(SILENT_S)
 
 
 def _refusal(asked: str, status: int, text: bytes) -> RefusedError:
@@ -336,12 +338,13 @@ def _server_s(date: str | None) -> float:
 
     Raises:
         ValueError: the header is missing or invalid.
+        OverflowError: UTC has no such year.
     """
     from email.utils import parsedate_to_datetime
 
     if date is None:
         raise ValueError("the answer has no Date")
-    return parsedate_to_datetime(date).timestamp()
+    return parsedate_to_datetime(date).astimezone(UTC).timestamp()
 
 
 @contextmanager
@@ -351,7 +354,7 @@ def report_answer(asked: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, HTTPException, ValueError, RecursionError) as error:
+    except (OSError, HTTPException, ValueError, OverflowError, RecursionError) as error:
         problem = f"{asked} (the Kubernetes API does not answer: {error})"
         remedy = "see whether the API server is well, and no network policy keeps this pod from it"
         raise UnreachableError(problem, remedy=remedy) from error
@@ -369,6 +372,9 @@ def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _object(content: bytes) -> dict[str, Any]:
+    # A value costs up to 100 bytes of memory, also an empty list. Each value follows one of these.
+    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise ValueError(f"an answer of more than {MAX_VALUES} values")
     found = json.loads(content)
     if not isinstance(found, dict):
         raise ValueError(f"no object: {content[:80]!r}")  # noqa: TRY004 - what came is wrong, not who called

@@ -54,7 +54,7 @@ def _remove_taint(api: Api, name: str) -> bool:
     """Remove our taint from a node; True: the node has no such taint any more, or is gone."""
     path = f"/api/v1/nodes/{quote(name)}"
     try:
-        patch = make_patch(api.get(path))
+        patch = make_patch(api.ask("GET", path).content)
         if patch:
             api.patch(path, patch)
             log.info("taint removed", node=name)

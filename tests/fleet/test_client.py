@@ -1,10 +1,13 @@
 """Leases through the API: what a node reads, takes, writes and returns, and what each refusal means."""
 
 import json
+import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ from installer.errors import InstallerError
 from installer.fleet import client, leases
 from installer.fleet.run_again import Keep, Missing, Unanswered, Undo, Unknown, will_run_again
 from installer.fleet.turn_rules import Failure, Node, Proven, Settings, Turn, add_failure, add_proven
+from installer.host import kubernetes
 from installer.host.kubernetes import (
+    MAX_BYTES,
     Api,
     BusyError,
     ConflictError,
@@ -26,6 +31,7 @@ from installer.host.kubernetes import (
     UnreachableError,
 )
 from tests.fleet.api_server import USER, ApiServer, serving, settings_lease
+from tests.support.raw_api import CHUNKED, DATE, answering, head, whole
 from tests.support.site import PROJECT
 
 NODE = Node("gpu-node-1", "r2", ("containerd 2",))
@@ -365,8 +371,128 @@ def test_each_request_ends_within_its_limit(api: Api, server: ApiServer) -> None
 def test_an_answer_that_is_too_large_is_no_answer(api: Api, server: ApiServer) -> None:
     server.padding = 9 << 20
 
-    with pytest.raises(UnreachableError, match="an answer of more than 8 MB"):
+    with pytest.raises(UnreachableError, match="an answer of more than 2 MB"):
         client.look(api, "gpu")
+
+
+ODD_ANSWERS = {
+    "a length that no number of bytes is": head(DATE, b"Content-Length: 99999999999999999999\r\n") + b"{}",
+    "a length that no memory has": head(DATE, b"Content-Length: 4611686018427387904\r\n") + b"{",
+    "a chunk that no number of bytes is": head(DATE, CHUNKED) + b"f" * 5000 + b"\r\nx",
+    "a chunk that no memory has": head(DATE, CHUNKED) + b"4000000000000000\r\nx",
+    "a chunk of a negative length": head(DATE, CHUNKED) + b"-5\r\nx",
+    "a year that no calendar has": head(
+        b"Date: Fri, 31 Dec 99999999999999999999 00:00:00 GMT\r\n", b"Content-Length: 2\r\n"
+    )
+    + b"{}",
+    "a year after the last": head(b"Date: Fri, 31 Dec 9999 23:59:59 -0100\r\n", b"Content-Length: 2\r\n")
+    + b"{}",
+    "a body that ends early": head(DATE, b"Content-Length: 10\r\n") + b'{"a":',
+}
+
+
+@pytest.mark.parametrize("name", ODD_ANSWERS)
+def test_an_answer_with_impossible_numbers_is_no_answer(name: str, tmp_path: Path) -> None:
+    with answering(lambda client: client.sendall(ODD_ANSWERS[name]), tmp_path) as api:
+        with pytest.raises(UnreachableError):
+            api.ask("GET", "/api/v1/nodes/a")
+        with suppress(UnreachableError):  # a watch may end at any time
+            list(api.watch("/api/v1/pods"))
+
+
+def test_an_answer_with_the_largest_length_is_understood(tmp_path: Path) -> None:
+    text = b'{"kind": "' + b"x" * (MAX_BYTES - 1000) + b'"}'
+    with answering(lambda client: client.sendall(whole(text)), tmp_path) as api:
+        assert len(api.ask("GET", "/api/v1/nodes/a").content["kind"]) == MAX_BYTES - 1000
+
+
+def test_a_request_that_the_api_reads_slowly_ends_within_its_limit(tmp_path: Path) -> None:
+    def read_slowly(client: ssl.SSLSocket) -> None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        while client.recv(16 << 10):
+            time.sleep(0.1)
+
+    began = time.monotonic()
+    with answering(read_slowly, tmp_path) as api, pytest.raises(UnreachableError, match="timed out"):
+        replace(api, answer_s=0.5).ask("PUT", "/x", {"a": "b" * (16 << 20)})
+
+    assert time.monotonic() - began < 3
+
+
+def drip(client: ssl.SSLSocket) -> None:
+    """Send a space ten times a second, for ten seconds."""
+    for _ in range(100):
+        client.sendall(b" ")
+        time.sleep(0.1)
+
+
+def drip_head(client: ssl.SSLSocket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    drip(client)
+
+
+def drip_line(client: ssl.SSLSocket) -> None:
+    client.sendall(head() + b'{"type": "ADDED", "object": {}}\n')
+    drip(client)
+
+
+def test_a_watch_whose_headers_do_not_end_is_left(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with answering(drip_head, tmp_path) as api, pytest.raises(UnreachableError, match="timed out"):
+        next(replace(api, answer_s=0.5).watch("/x"))
+
+    assert time.monotonic() - began < 3
+    assert not api.ready.exists()
+
+
+def test_a_watch_whose_line_does_not_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "SILENT_S", 0.5)
+    with answering(drip_line, tmp_path) as api:
+        watch = api.watch("/x")
+        assert next(watch) == {}
+        time.sleep(1)  # the time between two lines is ours
+        began = time.monotonic()
+        with pytest.raises(UnreachableError, match="timed out"):
+            next(watch)
+
+    assert time.monotonic() - began < 3
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from installer.errors import InstallerError
+from installer.fleet import client
+from installer.host.kubernetes import Api
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+def ask():
+    try:
+        return api.ask("GET", "/x") if sys.argv[3] == "ask" else list(api.watch("/x"))
+    except InstallerError as error:
+        return error
+api = Api("127.0.0.1", int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[2]) / "ready")
+replaced = ask()  # the modules are loaded now
+before = peak()
+print(ask())
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("way", ["ask", "watch"])
+@pytest.mark.parametrize("part", ["[],", "{},", "[[]],", '{"":0},', '"ab",', "1.5,"])
+def test_an_answer_of_many_small_values_takes_little_memory(part: str, way: str, tmp_path: Path) -> None:
+    """The pod has 128 MiB: 8 MiB of empty lists took 400."""
+    many = f'{{"a":[{part * ((MAX_BYTES - 1000) // len(part))}0]}}\n'.encode()
+    answers = iter((b"{}\n", many))
+
+    with answering(lambda client: client.sendall(whole(next(answers))), tmp_path) as api:
+        command = [sys.executable, "-c", PEAK, str(api.port), str(tmp_path), way]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+
+    told, kilobytes = done.stdout.splitlines()
+    assert "an answer of more than 200000 values" in told
+    assert int(kilobytes) < 24 << 10
 
 
 def test_an_api_that_is_not_there_is_unreachable(server: ApiServer, tmp_path: Path) -> None:
