@@ -224,11 +224,8 @@ class _Bounded:
         self._received = 0
 
     def sendall(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            # A timeout holds for each part of a request that the API reads slowly.
-            self._connection.settimeout(_left_s(self._deadline))
-            left = left[self._connection.send(left) :]
+        self._connection.settimeout(_left_s(self._deadline))
+        self._connection.sendall(data)
 
     def receive_into(self, buffer: Any) -> int:
         self._connection.settimeout(_left_s(self._deadline))
