@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from installer.errors import InstallerError
 from installer.host.files import Host
+from installer.host.kernel import list_mounts
 
 if TYPE_CHECKING:
     import ssl
@@ -37,6 +38,9 @@ CREATED: Final = 201
 # NAMESPACE_NAME_UID, made right before the pod's sandbox (engine-facts.md#kubelet-pod-logs).
 POD_LOGS: Final = PurePosixPath("/var/log/pods")
 OWN_NAME: Final = "HOSTNAME"
+# The kubelet mounts it from its own directory (engine-facts.md#kubelet-pod-logs).
+HOSTS: Final = "/etc/hosts"
+HOSTS_OF_POD: Final = re.compile("/pods/([^/]+)/etc-hosts$")
 # The keys of the taint that keeps pods from a new node. By the prefix of the second the Cluster Autoscaler
 # knows that the taint goes away; managed autoscalers (AKS, GKE) have no flag to name the first.
 STARTUP_TAINTS: Final = (
@@ -385,15 +389,29 @@ def own_pod_name() -> str:
 
 def is_replica_made(host: Host, since_s: float) -> bool | None:
     """Tell whether another pod of our DaemonSet was made since a moment; None outside a pod."""
+    uid = _own_pod_uid()
     name = own_pod_name()
     try:
-        directories = host.names(POD_LOGS) if name else ()
+        directories = host.names(POD_LOGS) if uid or name else ()
     except InstallerError:
         return None
-    own = next((each for each in directories if each.split("_")[1:-1] == [name]), None)
+    # Without a uid the name counts, which a pod of another namespace may have, too.
+    by_uid = [each for each in directories if uid and each.endswith(f"_{uid}")]
+    by_name = [each for each in directories if each.split("_")[1:-1] == [name]]
+    own = next(iter(by_uid or by_name), None)
     if own is None:
         return None
     # The name of a pod is that of its DaemonSet and one more word.
-    alike = re.compile(re.escape(f"{own.partition('_')[0]}_{name.rpartition('-')[0]}-") + "[^-_]*(_|$)")
+    daemonset = own.rpartition("_")[0].rpartition("-")[0]
+    alike = re.compile(re.escape(daemonset) + "-[^-_]*(_|$)")
     others = (each for each in directories if each != own and alike.match(each))
     return any(host.changed_s(POD_LOGS / each) > since_s for each in others)
+
+
+def _own_pod_uid() -> str:
+    """Return the uid of this pod, by the /etc/hosts that the kubelet mounts; "" outside a pod."""
+    for point, directory in list_mounts():
+        found = HOSTS_OF_POD.search(directory)
+        if point == HOSTS and found:
+            return found[1]
+    return ""
