@@ -31,6 +31,7 @@ SILENT_S: Final = 300.0  # for a line of a watch: the API writes a bookmark abou
 ANSWER_S: Final = 10.0  # for a request and its answer
 MAX_BYTES: Final = 2 << 20  # of an answer: a thousand Leases are 1 MB
 MAX_VALUES: Final = 200_000  # likewise: a thousand Leases have 50,000
+TOLD: Final = 4096  # characters of a refusal
 JSON: Final = "application/json"
 JSON_PATCH: Final = "application/json-patch+json"
 OK: Final = 200
@@ -328,10 +329,10 @@ def _read_lines(answer: "HTTPResponse", connection: _Bounded) -> Iterator[bytes]
 
 def _refusal(asked: str, status: int, text: bytes) -> RefusedError:
     """Return the error for a refused request, by the HTTP status."""
-    told = text[:4096].decode(errors="replace")
+    told = text.decode(errors="replace")
     with suppress(ValueError, RecursionError):
         told = str(_object(text).get("message", told))
-    return REFUSALS.get(status, RefusedError)(f"{asked} ({status} {told})", status)
+    return REFUSALS.get(status, RefusedError)(f"{asked} ({status} {told[:TOLD]})", status)
 
 
 def _server_s(date: str | None) -> float:

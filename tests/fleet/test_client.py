@@ -400,6 +400,19 @@ def test_an_answer_with_impossible_numbers_is_no_answer(name: str, tmp_path: Pat
             list(api.watch("/api/v1/pods"))
 
 
+def test_a_long_refusal_is_cut(tmp_path: Path) -> None:
+    body = b'{"message": "' + b"x" * 1_000_000 + b'"}'
+    refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+    with (
+        answering(lambda client: client.sendall(refusal), tmp_path) as api,
+        pytest.raises(ForbiddenError) as caught,
+    ):
+        api.ask("GET", "/api/v1/nodes/a")
+
+    assert len(caught.value.problem) < 5000
+
+
 def test_an_answer_with_the_largest_length_is_understood(tmp_path: Path) -> None:
     text = b'{"kind": "' + b"x" * (MAX_BYTES - 1000) + b'"}'
     with answering(lambda client: client.sendall(whole(text)), tmp_path) as api:
