@@ -71,11 +71,16 @@ def look(api: Api, release: str) -> Seen:
 
 
 def take(api: Api, seen: Seen, names: Iterable[str], node: Node, lasts_s: float) -> str:
-    """Take the first free turn; return the turn's name, "" without a free turn."""
+    """Take the first free turn; return the turn's name, "" without a free turn.
+
+    An account may create any Lease and change only those that its Role names: a turn that could not be given
+    back is not taken.
+    """
     for name in names:
         lease = seen.objects.get(name)
         try:
             if lease is None:
+                _refuse_unreturnable(api, name)
                 made = leases.taken(
                     leases.new_turn(name, seen.settings.release), node.name, seen.server_s, lasts_s
                 )
@@ -86,6 +91,12 @@ def take(api: Api, seen: Seen, names: Iterable[str], node: Node, lasts_s: float)
             continue
         return name
     return ""
+
+
+def _refuse_unreturnable(api: Api, name: str) -> None:
+    """Raise ForbiddenError for the Lease of a turn that this account may not change."""
+    with suppress(NotFoundError):
+        api.ask("GET", leases.path_of(api.namespace, name))
 
 
 def give_back(api: Api, name: str, node: Node) -> bool:

@@ -32,7 +32,7 @@ MOST_TRANSITIONS: Final = 2**31 - 1  # of a Lease, by its schema
 # A node has the name of a DNS subdomain (RFC 1123); another holder is no node.
 LONGEST_NAME: Final = 253
 NODE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-TRUE: Final = "true"
+NOT_PAUSED: Final = {"", "false", "no", "0"}  # every other text is meant to pause
 
 
 def path_of(namespace: str, name: str = "") -> str:
@@ -86,7 +86,7 @@ def read_settings(lease: Any, release: str) -> Settings:
         at_most=_number(annotations, AT_MOST, release),
         stop_after=_number(annotations, STOP_AFTER, release),
         canary=canary,
-        paused=_text(annotations.get(PAUSED)) == TRUE,
+        paused=_text(annotations.get(PAUSED)).strip().lower() not in NOT_PAUSED,
         proven=_decode(annotations, PROVEN, release, Proven),
         failures=tuple(failures),
     )

@@ -100,8 +100,19 @@ class NodeTurns:
             at_stop: a pod ends.
         """
 
-    def give_back_kept(self) -> None:
-        """Give the turn back at a stop that keeps something in place, unless a change is only half done."""
+    @property
+    def soaks(self) -> bool:
+        """Whether the restart of the recorded turn was proven, and its soak is not over."""
+        return False
+
+    def give_back_kept(self, *, to_next_run: bool = False) -> None:
+        """Give the turn back at a stop that keeps something in place, unless a change is only half done.
+
+        Args:
+            to_next_run: the next run on this node goes on with the soak.
+        """
+        if to_next_run and self.soaks:
+            return
         if self.is_proven or not is_begun(self.ledger.record):
             self.give_back(at_stop=True)
 

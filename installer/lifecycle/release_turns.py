@@ -28,7 +28,6 @@ from installer.fleet.turn_rules import (
     Forget,
     Free,
     GiveBack,
-    Hold,
     Keep,
     Node,
     Now,
@@ -130,6 +129,11 @@ class ReleaseTurns(NodeTurns):
             with internal_errors():
                 node = replace(node, name=find_own_node(self._api, node.name))
                 seen, node = self._look(node)
+                if self._has_former_turn(seen, node):
+                    if self.soaks:
+                        raise self._wait(plan, engines, Wait(Cause.BUSY, "its last restart is in its soak"))
+                    self._drop_former_turn(seen, node)
+                    seen = client.look(self._api, self._settings.release)
                 gone = self._find_gone(seen, node)
                 if gone:  # their turns have changed
                     seen = client.look(self._api, self._settings.release)
@@ -137,6 +141,8 @@ class ReleaseTurns(NodeTurns):
                 decision = decide_turn(seen.turns, node, seen.settings, now)
                 sightings = tuple(map(astuple, see_turns(seen.turns, now)))
                 self.state = replace(self.state, sightings=sightings)
+        except TurnWaitError:
+            raise
         except UnreachableError as error:
             decision = decide_turn(Away(error.problem), node, Settings(node.name), Now(0.0))
         except InstallerError as error:
@@ -147,10 +153,39 @@ class ReleaseTurns(NodeTurns):
         self._record(node)
         if isinstance(decision, Take):
             self._take(plan, engines, seen, decision, node)
-        admitted = self._plan_anew(replan, node, decision)
+        own = find_own(seen.turns, node)
+        mends = own is not None and bool(own.error)
+        admitted = self._plan_anew(replan, node, confirms=not (mends or isinstance(decision, Free)))
         self._end_wait()
         self.state = replace(self.state, proven="")
         return admitted
+
+    @property
+    def soaks(self) -> bool:
+        """Whether the restart of the recorded turn was proven, and its soak is not over."""
+        return self.is_proven and monotonic() - self.state.proven_s < self._settings.soak_s
+
+    def _has_former_turn(self, seen: Seen, node: Node) -> bool:
+        """Tell whether this node holds a turn that was not asked for the change at hand.
+
+        Such a turn is of a restart that is proven, of another revision, or of an install that was removed.
+        The turn of a failed node is none: its next change is to mend the node.
+        """
+        own = find_own(seen.turns, node)
+        if own is None or own.error:
+            return False
+        row = self.ledger.record.turn
+        if row is None or row.release != self._settings.release:
+            return True
+        return row.revision != node.revision or self.is_proven
+
+    def _drop_former_turn(self, seen: Seen, node: Node) -> None:
+        """Give a former turn back: pause, canary and the limit of nodes count for the change at hand."""
+        own = find_own(seen.turns, node)
+        if own is not None:
+            client.give_back(self._api, own.name, node)
+            self.forget()
+            log.info("turn given back", lease=own.name, reason="it was taken for another change")
 
     def _end_wait(self) -> None:
         # The taint is looked for anew before the next restart.
@@ -240,12 +275,18 @@ class ReleaseTurns(NodeTurns):
             raise self._wait(plan, engines, Wait(Cause.BUSY, "other nodes were faster"))
         log.info("turn taken", lease=taken, engines=[*engines])
 
-    def _plan_anew(self, replan: Callable[[], Plan], node: Node, decision: Take | Hold | Free) -> Plan:
-        """Return a new plan, for which a turn just taken is confirmed; without a restart it is given back."""
+    def _plan_anew(self, replan: Callable[[], Plan], node: Node, *, confirms: bool) -> Plan:
+        """Return a new plan, for which the turn is confirmed; without a restart it is given back.
+
+        Args:
+            replan: plans anew.
+            node: this node.
+            confirms: the turn counts only if a look at this moment allows the restart.
+        """
         try:
             plan = replan()
             engines = find_restarts(plan, self.ledger.record)
-            if engines and isinstance(decision, Take):
+            if engines and confirms:
                 self._confirm(plan, engines, node)
         except InstallerError:
             self.give_back()
@@ -439,7 +480,10 @@ class ReleaseTurns(NodeTurns):
                 lease = f"kubectl annotate lease {release}-turns node-toolkit-installer/paused-"
                 return f"run {lease}: run goes on by itself then"
             case Cause.CANARY:
-                return "see the pods of the canaries: run goes on by itself after the first proof"
+                return (
+                    "see the pods of the canaries, and delete one that still has a former image: run goes on "
+                    "by itself after the first proof"
+                )
             case Cause.AWAY:
                 return "see whether the API server answers, and our account has the rights: run asks again"
             case Cause.LATE | Cause.BUSY:

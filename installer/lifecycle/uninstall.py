@@ -327,7 +327,7 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
         if not reason_to_keep and await_next_run(host, ledger.lock, stopped_s, waits=waits):
             reason_to_keep = "the next run takes over"
         if reason_to_keep:
-            turns.give_back_kept()
+            turns.give_back_kept(to_next_run=True)
             log.info("everything kept", reason=reason_to_keep)
         elif decision.unknown_because and _leave_to_next_pod(host, options, ledger, decision, stopped_s):
             turns.give_back_kept()

@@ -269,6 +269,18 @@ def test_odd_leases_are_turns_that_are_late() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "paused"),
+    [("true", True), ("True", True), ("yes", True), ("1", True), ("on", True), ("false", False), ("", False)],
+)
+def test_whatever_may_be_meant_as_a_pause_pauses(
+    api: Api, server: ApiServer, text: str, *, paused: bool
+) -> None:
+    server.put("leases", settings_lease(paused=text))
+
+    assert client.look(api, "gpu").settings.paused is paused
+
+
+@pytest.mark.parametrize(
     "holder",
     ["..", "gpu-2/status", 'gpu-2\n{"event": "forged"}', "\u202e" * 400, "a" * 254, "Gpu-2", "", "a..b"],
     ids=["dots", "a path", "lines", "right to left", "long", "capitals", "nobody", "an empty label"],

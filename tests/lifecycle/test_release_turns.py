@@ -229,7 +229,7 @@ def test_a_node_takes_a_turn_restarts_and_gives_it_back(a: Member, server: ApiSe
     assert (holder, row and row.node, row and row.engines) == ("a", "a", ("containerd 2",))
     assert (a.restarts, a.ready, a.asks, turns(api)) == (1, True, False, {ONE: ""})
     assert server.calls == [
-        *("list leases", "get nodes/a", "create leases", "list leases"),  # took it, and looked anew
+        *("list leases", "get nodes/a", f"get leases/{ONE}", "create leases", "list leases"),  # took it
         *("list leases",),  # the test's own
         *("list leases", "get leases/gpu-turns", "update leases/gpu-turns"),  # its revision is proven
         *(f"get leases/{ONE}", f"update leases/{ONE}", "list leases"),
@@ -655,7 +655,6 @@ def fail(a: Member) -> None:
 
 
 STOPS: dict[str, tuple[Callable[[Member], object], str]] = {
-    "during the soak": (Member.check, ""),
     "after the turn was taken": (lambda a: a.dies(1, after=True), ""),
     "in a change": (begin_only, "a"),
     "after a failure": (fail, "a"),
@@ -697,6 +696,107 @@ def test_a_stop_that_hands_its_undo_over_gives_a_turn_back_unless_the_engine_is_
 
     assert turns(api) == {ONE: holder}
     assert a.asks is bool(holder), "the next pod on this node settles it"
+
+
+def test_a_stop_in_the_soak_leaves_the_turn_and_the_soak_to_the_next_run(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Seen with pods deleted right after their restart: three nodes of two at once were in their soak.
+    a = Member(tmp_path / "a", "a", api, soak_s=30.0)
+    a.check()
+
+    stop(a, api, monkeypatch)
+    watch = a.check()
+    soaks = turns(api)
+    monkeypatch.setattr(release_turns, "monotonic", lambda: monotonic() + 31)
+    a.check()
+
+    assert soaks == {ONE: "a"}
+    assert 25 < watch.due_s <= 30
+    assert (turns(api), a.restarts) == ({ONE: ""}, 1)
+
+
+def test_a_stop_in_the_soak_that_hands_its_undo_over_gives_the_turn_back(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = Member(tmp_path / "a", "a", api, soak_s=30.0)
+    a.check()
+    a.options = replace(a.options, on_exit=OnExit.AUTO)
+    monkeypatch.setattr(uninstall, "undo_or_hand_over", lambda *_, **__: "our runtime runs trainer")
+
+    stop(a, api, monkeypatch, HANDED_OVER)
+
+    assert turns(api) == {ONE: ""}
+
+
+def pause(server: ApiServer, **more: str) -> None:
+    server.put("leases", settings_lease(at_most="1", stop_after="1", paused="yes", **more))
+
+
+def test_a_turn_of_a_proven_restart_is_no_leave_for_the_next_one(
+    api: Api, tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Seen: a turn that could not be given back let its node restart again, during a pause.
+    a = Member(tmp_path / "a", "a", api, soak_s=30.0)
+    a.check()
+    pause(server)
+    a.needs_restart = True
+
+    a.check()
+    in_soak = (a.restarts, a.why)
+    monkeypatch.setattr(release_turns, "monotonic", lambda: monotonic() + 31)
+    a.check()
+
+    assert in_soak[0] == 1
+    assert "in its soak" in in_soak[1]
+    assert (a.restarts, turns(api), a.asks) == (1, {ONE: ""}, False)
+    assert "paused" in a.why
+
+
+def test_a_turn_of_an_install_that_was_removed_is_no_leave_to_go_before_the_canary(
+    a: Member, api: Api, server: ApiServer
+) -> None:
+    # Seen after an uninstall in the middle of a roll-out, which took the right to give turns back away first.
+    take(api, a)
+    server.put("leases", settings_lease(at_most="1", stop_after="1", canary="pool=canary"))
+
+    a.check()
+
+    assert (a.restarts, turns(api)) == (0, {ONE: ""}), "a canary can take it"
+    assert "no canary" in a.why
+
+
+def test_a_turn_taken_before_a_pause_by_a_killed_child_does_not_restart_in_the_pause(
+    a: Member, api: Api, server: ApiServer
+) -> None:
+    a.dies(1, after=True)
+    pause(server)
+
+    a.check()
+
+    assert (a.restarts, turns(api), a.asks) == (0, {ONE: ""}, False)
+    assert "paused" in a.why
+
+
+def test_a_turn_of_another_revision_is_no_leave_for_this_one(a: Member, api: Api, server: ApiServer) -> None:
+    a.dies(1, after=True)
+    assert turns(api) == {ONE: "a"}
+    a.options = replace(a.options, set_as_default=True)
+    pause(server)
+
+    a.check()
+
+    assert (a.restarts, turns(api)) == (0, {ONE: ""})
+
+
+def test_a_turn_that_could_not_be_given_back_is_not_taken(a: Member, api: Api, server: ApiServer) -> None:
+    # A Role names the turns of the chart's limit: an owner who raises it by annotation alone gets no further.
+    server.refused.add(("get", "leases"))
+
+    a.check()
+
+    assert (a.restarts, turns(api)) == (0, {})
+    assert "403" in a.why
 
 
 def test_a_failed_node_whose_new_plan_is_refused_keeps_its_turn(a: Member, api: Api) -> None:
