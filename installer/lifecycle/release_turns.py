@@ -42,6 +42,7 @@ from installer.fleet.turn_rules import (
     add_proven,
     confirm_turn,
     decide_turn,
+    drop_failure,
     find_own,
     last_s,
     matches,
@@ -103,7 +104,7 @@ class ReleaseTurns(NodeTurns):
         super().__init__(ledger, read_check_of_boot(host, options.state_file).turn)
         self._options = options
         self._given_api = api
-        self._served: Node | None = None  # what this check has found to be served, without a turn
+        self._served: Node | None = None  # what this check has found to be served
 
     @property
     def _settings(self) -> TurnOptions:
@@ -310,12 +311,12 @@ class ReleaseTurns(NodeTurns):
 
     def note_proof(self, plan: Plan) -> None:
         """Note that the engines serve: after the restart of a turn, or a revision without a restart."""
+        self._served = self._describe_node(plan, tuple(row.name for row in self.ledger.record.engines))
         row = self.ledger.record.turn
         if row is not None:
             if self.state.proven != row.asked:
                 self.state = replace(self.state, proven=row.asked, proven_s=monotonic())
             return
-        self._served = self._describe_node(plan, tuple(row.name for row in self.ledger.record.engines))
         served = " ".join((self._served.revision, *self._served.engines))
         if self.state.served != served:
             self.state = replace(self.state, served=served, served_s=monotonic(), served_told=False)
@@ -415,9 +416,16 @@ class ReleaseTurns(NodeTurns):
             self.forget()
 
     def _tell_proven(self, api: Api, seen: Seen, node: Node) -> None:
-        """Write that a revision is proven with the node's engines, and that this node has not failed."""
-        if add_proven(seen.settings, node) != seen.settings:
-            client.change_settings(api, seen.settings.release, lambda settings: add_proven(settings, node))
+        """Write that this node has not failed, and that its revision is proven if the node serves it."""
+
+        def change(settings: Settings) -> Settings:
+            # A node that went back to a former image has not proven the revision that failed.
+            if self._served is not None and self._served.revision != node.revision:
+                return drop_failure(settings, node.name)
+            return add_proven(settings, node)
+
+        if change(seen.settings) != seen.settings:
+            client.change_settings(api, seen.settings.release, change)
 
     def give_back(self, row: TurnRow | None = None, *, at_stop: bool = False) -> None:
         """Give the turn back at once, see ``NodeTurns.give_back``."""

@@ -472,6 +472,32 @@ def test_a_canary_whose_word_is_not_heard_speaks_again(
     assert a.restarts == 1
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["with a turn", "a new node without a turn"])
+def test_a_failed_revision_is_not_proven_when_its_node_goes_back_to_the_former_one(
+    a: Member, b: Member, api: Api, server: ApiServer, *, is_new: bool
+) -> None:
+    # Seen: after a roll-back of the image the revision that had failed on its canary waited for no canary.
+    server.put("leases", settings_lease(at_most="1", stop_after="1", canary="pool=canary"))
+    canary = tainted("a") if is_new else {}
+    server.put("nodes", canary | {"metadata": {"name": "a", "labels": {"pool": "canary"}}})
+    former = a.options
+    a.options = replace(former, set_as_default=True)
+    fail(a)
+
+    a.options = former
+    a.needs_restart = False
+    a.check()
+    a.check()
+
+    settings = client.look(api, "gpu").settings
+    revision = release_turns.find_revision(former, "v1")
+    assert settings.proven == (Proven(revision, "containerd 2"),)
+    assert (settings.failures, a.asks, set(turns(api).values())) == ((), False, set() if is_new else {""})
+    b.options = replace(b.options, set_as_default=True)
+    b.check()
+    assert (b.restarts, "no canary" in b.why) == (0, True)
+
+
 def test_a_revision_is_of_program_payload_and_options_but_not_of_a_node(a: Member, b: Member) -> None:
     revision = release_turns.find_revision(a.options, "v1")
 
