@@ -90,11 +90,16 @@ def read_table(here: Path) -> Iterator[str]:
 
 def list_pids(proc: Path) -> list[int]:
     """List the sorted pids of a /proc, our own or the host's; an empty list for a /proc without processes."""
+    import psutil
+
+    own_path = psutil.PROCFS_PATH
+    psutil.PROCFS_PATH = str(proc)
     try:
-        names = os.listdir(proc)  # noqa: PTH208 - names are wanted
-    except OSError:
+        return psutil.pids()
+    except (OSError, LookupError):  # psutil looks for the lowest pid, which an empty /proc lacks
         return []
-    return sorted(int(name) for name in names if name.isdecimal())
+    finally:
+        psutil.PROCFS_PATH = own_path
 
 
 def mount_namespace(process: Path) -> str:

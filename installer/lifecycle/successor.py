@@ -80,6 +80,7 @@ USED_LATER: Final = (
     "jeepney.io.blocking",
     "prometheus_client.core",
     "prometheus_client.openmetrics.exposition",
+    "psutil",
     "structlog.dev",
     "tomlkit",
     "yaml",
