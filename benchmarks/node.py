@@ -1,11 +1,13 @@
 """A node's outage while an engine is restarted, by hand and by us; drift repaired; a stop beside another."""
 
+import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from benchmarks.process import payload
 from benchmarks.rows import Row
@@ -13,6 +15,7 @@ from benchmarks.start import START, Cost, over
 from installer.lifecycle.last_check import LastCheck
 from installer.model.files import dumps, loads
 from installer.supervisor import CHECK_S, COMPARE_S, QUIET_S
+from tests.engines.cache import locked
 from tests.engines.configs import CONTAINERD
 from tests.engines.conftest import missing, on_the_day
 from tests.engines.cri import Cri, CriError
@@ -20,38 +23,34 @@ from tests.engines.nodes import PYTHON, Node, boot
 from tests.engines.nri import KIND
 from tests.engines.payload import ARTIFACTS
 from tests.engines.roots import prepared
-from tests.engines.versions import engine_sets
+from tests.engines.versions import EngineSet, engine_sets
+from tests.support.program import make_program
 
 ROUNDS = 5
-ROUNDS_OF_OUTAGES = 9  # a ratio of two of them is to be told from 1.2
+ROUNDS_OF_OUTAGES = 15  # the ratio within a round is to be told from 1.2
 THEIRS = "5100 ms by SIGHUP, 85 ms by systemd"
-STARTS = 11
+STARTS = 21
+STOPS = 9
 EVERY_S = 0.005
 GATE_OVER = 1.5  # the program reads configs and compares answers beside what the two dumps take
 LONGER = 1.2
 HANDLERS_OVER = 2.0  # containerd 2.x starts its shim once for each of three handlers
 SERVED_OVER = 1.5
-BESIDE_OVER = 15.0
+# An undo is a start (START) and two searches of the node for what names the toolkit: 20 ms of CPU each, where
+# there are 224 units. It happens once for each install.
+UNDO_OVER = 25.0
+# A stop is an undo by a child: the supervisor starts the child, and ends the plugin. A pod has 30 s for it.
+STOP_OVER = 2.0
+# CPU time is what a verb costs. Wall time also has what systemd and an engine take to answer, and is limited
+# to find waits: a tenth of a second is 13 starts of a bare Python.
+WAITS = 10.0
 BY_NRI = ("--mode", "nri", "--nri-allow", f"default={KIND}")
 HOUR_S = 3600.0
-A_CHECK_OVER = 30.0  # with the two minutes of waiting before the check
+# A check is most of a start, the engine's program that validates the configs, and two minutes of waiting.
+A_CHECK_OVER = 30.0
 CHECKS = 2  # that a run does while its CPU time is taken
+BARE_EVERY_S = 10.0  # a bare Python meanwhile: the same machine, as busy as it is then
 TICKS = os.sysconf("SC_CLK_TCK")
-# A start that changes nothing, as the image starts it, in turns with a bare Python; CPU and wall time in ms.
-PAIRED = """
-import os, statistics, sys, time
-start = f"import sys; sys.path += {sys.path!r}; from installer.__main__ import main; main()"
-words = ["install", "--toolkit-source", sys.argv[1]]
-commands, taken = [["-c", "pass"], ["-c", start, *words]], [[], []]
-quiet = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (1, 2)]
-for turn in range(2 * int(sys.argv[2])):
-    began = time.perf_counter()
-    python = [sys.executable, "-I", "-S", *commands[turn % 2]]
-    _, status, used = os.wait4(os.posix_spawn(python[0], python, os.environ, file_actions=quiet), 0)
-    assert status == 0
-    taken[turn % 2].append((used.ru_utime + used.ru_stime, time.perf_counter() - began))
-print(*(statistics.median(each) * 1000 for costs in taken for each in zip(*costs)))
-"""
 # What a host's owner would do by hand for the same: copy the toolkit with its sums onto the disk, and ask
 # containerd for its config before and after.
 BY_HAND = (
@@ -68,8 +67,10 @@ for _ in range(2):
 print((time.perf_counter() - began) * 1000)
 """
 BIG = "/toolkit-as-released"
-# What an install asks of containerd's own program, as a file that types are checked in.
+PROGRAM = Path("/opt/toolkit-installer")
+# What runs on the node, as files that types are checked in.
 GATE = Path(__file__).with_name("dry_runs_of_containerd.py")
+VERBS = Path(__file__).with_name("verbs_on_a_node.py")
 
 
 def measure() -> tuple[list[Row], str]:
@@ -77,17 +78,17 @@ def measure() -> tuple[list[Row], str]:
     if lack := missing():
         return [], lack
     engines, *newer = (row for row in engine_sets(on_the_day()) if not row.docker)
-    with boot(prepared(on_the_day()), engines) as node:
+    with booted(engines) as node:
         rows = _gate(node)
         _install(node)
-        starts, bare_s = _starts(node)
+        starts = _starts(node)
         node.installer("uninstall", check=True)
         rows += _outages(node)
         rows += _served(node)
         looked = [_install(node, touched=True) for _ in range(ROUNDS)]
         node.installer("uninstall", check=True)
         repairs = _repairs_ms(node)
-        waits = _waits_s(node)
+        waits = _waits(node)
     rows.append(
         Row(
             "drift repair, from write to proven (limit: 3 s until it is quiet, 2 installs that look at all)",
@@ -97,14 +98,29 @@ def measure() -> tuple[list[Row], str]:
             "never",
         )
     )
-    name = f"run that waits, CPU for each of its checks over a bare Python ({waits:.1f} s an hour)"
-    rows.append(Row(name, waits * CHECK_S / HOUR_S / bare_s, A_CHECK_OVER, "x", "-"))
+    rows.append(waits)
     for each in newer:
-        with boot(prepared(on_the_day()), each) as node:
+        with booted(each) as node:
             rows += _outages(node)
             if each is newer[-1]:  # 1.7 has NRI switched off
                 rows += _beside(node)
     return rows + starts, f"node: {engines} under systemd"
+
+
+@contextmanager
+def booted(engines: EngineSet) -> Iterator[Node]:
+    """Boot a node on which the program is installed and started as in the image."""
+    today = on_the_day()
+    with locked():
+        roots = prepared(today)
+    with boot(roots, engines) as node:
+        packages = node.path(f"/usr/local/lib/{roots.python}/dist-packages")
+        make_program(node.path(str(PROGRAM)), PROGRAM, Path(PYTHON), packages)
+        node.run(
+            [PYTHON, "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", str(PROGRAM)]
+        )
+        node.program = (str(PROGRAM / "bin/toolkit-installer"),)
+        yield node
 
 
 def _gate(node: Node) -> list[Row]:
@@ -147,39 +163,42 @@ def _outages(node: Node) -> list[Row]:
     """
     without: list[float] = []
     bare: list[float] = []
-    first: list[float] = []
     second: list[float] = []
-    undo: list[float] = []
+    longer_first: list[float] = []
+    longer_undo: list[float] = []
+    longer_with: list[float] = []
     _install(node)  # the first one reads programs from the disk
     node.installer("uninstall", check=True)
     for _ in range(ROUNDS_OF_OUTAGES):
         without.append(outage_ms(node, lambda: node.restart("containerd")))
-        first.append(outage_ms(node, lambda: _install(node)))
+        first = outage_ms(node, lambda: _install(node))
         second.append(outage_ms(node, lambda: _install(node)))
         bare.append(outage_ms(node, lambda: node.restart("containerd")))
-        undo.append(outage_ms(node, lambda: node.installer("uninstall", check=True)))
+        undo = outage_ms(node, lambda: node.installer("uninstall", check=True))
+        longer_first.append(first / bare[-1])
+        longer_undo.append(undo / without[-1])
+        longer_with.append(bare[-1] / without[-1])
     with_ms = median(bare)
-    without_ms = median(without)
     away = "CRI unreachable"
     return [
         Row(
             f"{away}, first install, over a restart with our handlers ({with_ms:.0f} ms), {node.engines}",
-            median(first) / with_ms,
+            median(longer_first),
             LONGER,
             "x",
             THEIRS,
         ),
         Row(f"{away}, second install, {node.engines}", median(second), 0, "ms", THEIRS),
         Row(
-            f"{away}, undo, over a restart without them ({without_ms:.0f} ms), {node.engines}",
-            median(undo) / without_ms,
+            f"{away}, undo, over a restart without them ({median(without):.0f} ms), {node.engines}",
+            median(longer_undo),
             LONGER,
             "x",
             THEIRS,
         ),
         Row(
             f"{away}, a restart with our handlers over one without, {node.engines}",
-            with_ms / without_ms,
+            median(longer_with),
             HANDLERS_OVER,
             "x",
             "-",
@@ -188,56 +207,34 @@ def _outages(node: Node) -> list[Row]:
 
 
 def _beside(node: Node) -> list[Row]:
-    """Return what a stop and an uninstall take beside a containerd that we have not configured.
-
-    Both are wall time over a bare Python on the same node.
-    """
-    bare: list[float] = []
-    stop: list[float] = []
-    uninstall: list[float] = []
-    for _ in range(ROUNDS):
-        stop.append(_stopped_s(node))
-        _stopped_s(node, "--on-exit", "keep")
-        began = time.perf_counter()
-        node.installer("uninstall", check=True)
-        uninstall.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        node.run([PYTHON, "-I", "-S", "-c", "pass"])
-        bare.append(time.perf_counter() - began)
-    bare_s = median(bare)
-    over_python = f"over a bare Python ({bare_s * 1000:.0f} ms)"
+    """Return what a stop and an uninstall take beside a containerd that we have not configured."""
+    costs = _verbs(node, "beside", STOPS, *BY_NRI)
+    undo = costs["uninstall"]
+    beside = f"beside {node.engines} that is not ours"
     return [
+        *over(f"uninstall {beside}, over python -I -S", undo, costs["bare"], UNDO_OVER, "-", waits=WAITS),
         Row(
-            f"{name} beside {node.engines} that is not ours, {over_python}",
-            took_s / bare_s,
-            BESIDE_OVER,
+            f"stop {beside}, TERM to end, over that uninstall ({undo.wall:.0f} ms)",
+            costs["stop"].wall / undo.wall,
+            STOP_OVER,
             "x",
             "-",
-        )
-        for name, took_s in (("stop", median(stop)), ("uninstall", median(uninstall)))
+        ),
     ]
 
 
-def _stopped_s(node: Node, *more: str) -> float:
-    """Return how long a ``run`` took to stop that serves by NRI, whose install changes no engine."""
-    process = node.start_installer("run", *BY_NRI, *more, "--toolkit-source", ARTIFACTS)
-    process.wait_for("waiting for a signal")
-    began = time.perf_counter()
-    process.terminate()
-    process.wait()
-    return time.perf_counter() - began
-
-
-def _starts(node: Node) -> tuple[list[Row], float]:
-    """Return what an install over an installed node takes, its engine asked, over a bare Python.
-
-    The second value is the processor time of that Python, in seconds.
-    """
-    said = node.run([PYTHON, "-c", PAIRED, ARTIFACTS, str(STARTS)]).stdout
-    bare_cpu, bare_wall, cpu, wall = map(float, said.split())
+def _starts(node: Node) -> list[Row]:
+    """Return what an install over an installed node takes, its engine asked, over a bare Python."""
+    costs = _verbs(node, "unchanged", STARTS)
     name = "install that changes nothing, engine asked, over python -I -S"
-    rows = over(name, Cost(cpu, wall), Cost(bare_cpu, bare_wall), START, "53 ms")
-    return rows, bare_cpu / 1000
+    return over(name, costs["install"], costs["bare"], START, "53 ms", waits=WAITS)
+
+
+def _verbs(node: Node, what: str, turns: int, *words: str) -> dict[str, Cost]:
+    """Return what some verbs take that take turns on the node, by the name of the verb."""
+    command = [PYTHON, "-c", VERBS.read_text(), what, str(turns), *words, "--toolkit-source", ARTIFACTS]
+    costs = json.loads(node.run(command).stdout)
+    return {name: Cost(*cost) for name, cost in costs.items()}
 
 
 def _install(node: Node, *, touched: bool = False, source: str = ARTIFACTS) -> float:
@@ -275,17 +272,23 @@ def _repairs_ms(node: Node) -> list[float]:
     return took
 
 
-def _waits_s(node: Node) -> float:
-    """Return what an hour of waiting takes of a processor, with its checks: children that have ended."""
+def _waits(node: Node) -> Row:
+    """Return the CPU of a waiting run and its checks, for each check, over bare Pythons at the same time."""
     process = node.start_installer("run", "--toolkit-source", ARTIFACTS)
     process.wait_for("waiting for a signal")
     time.sleep(COMPARE_S)
-    before, began = _cpu_s(process.outer_pid), time.monotonic()
-    time.sleep(CHECKS * CHECK_S)
-    used, took = _cpu_s(process.outer_pid) - before, time.monotonic() - began
+    before_s = _cpu_s(process.outer_pid)
+    began = time.monotonic()
+    bare_ms: list[float] = []
+    while (left_s := began + CHECKS * CHECK_S - time.monotonic()) > 0:
+        bare_ms.append(_verbs(node, "bare", 1)["bare"].cpu)
+        time.sleep(min(BARE_EVERY_S, left_s))
+    check_s = (_cpu_s(process.outer_pid) - before_s) * CHECK_S / (time.monotonic() - began)
     process.terminate()
     process.wait()
-    return used / took * HOUR_S
+    hour_s = check_s * HOUR_S / CHECK_S
+    name = f"run that waits, CPU for each of its checks over python -I -S ({hour_s:.1f} s an hour)"
+    return Row(name, check_s * 1000 / mean(bare_ms), A_CHECK_OVER, "x", "-")
 
 
 def _cpu_s(pid: int) -> float:

@@ -92,6 +92,8 @@ class Running:
 class Node:
     """A booted node; its engines are as its configs were when they were started."""
 
+    program: tuple[str, ...] = (PYTHON, "-m", "installer")
+
     def __init__(
         self, name: str, engines: EngineSet, process: subprocess.Popen[bytes], scratch: Path
     ) -> None:
@@ -160,11 +162,11 @@ class Node:
         timeout_s: float = HANGS_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run the installer in the node, on the node's own Python."""
-        return self.run([PYTHON, "-m", "installer", *args], env=env, check=check, timeout_s=timeout_s)
+        return self.run([*self.program, *args], env=env, check=check, timeout_s=timeout_s)
 
     def start_installer(self, *args: str, env: Mapping[str, str] | None = None) -> Running:
         """Start the installer in the node and return when it is a process there."""
-        return self.start([PYTHON, "-m", "installer", *args], env=env)
+        return self.start([*self.program, *args], env=env)
 
     def start_run(self, *args: str) -> Running:
         """Start ``run`` in the node and return once it waits."""
