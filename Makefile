@@ -85,8 +85,8 @@ sbom: .venv/.sbom  ## write the bill of materials of the image's Python packages
 pin:  ## write digests of the bases and sums of NVIDIA's packages, where a registry can be reached
 	@images/pin
 
-bench: .venv/.dev  ## every row of the numbers table, beside its limit
-	$(BIN)/python -m benchmarks
+bench: .venv/.dev  ## every row of the numbers table, beside its limit; PARTS="node nri" for some: a quiet machine, half an hour
+	$(BIN)/python -m benchmarks $(PARTS)
 
 golden: .venv/.dev  ## rewrite all golden texts, the generated documents included; read the diff
 	GOLDEN=1 $(BIN)/python -m pytest -q tests/change/test_golden.py $$(grep -rl --include='test_*.py' tests.support.golden tests)
