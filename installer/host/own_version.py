@@ -26,6 +26,12 @@ def own_version() -> str:
 
 
 @cache
+def identify_build() -> tuple[str, str]:
+    """Return version and commit, which tell two builds of the same number apart; "" for an unknown commit."""
+    return own_version(), find_commit(PACKAGE)
+
+
+@cache
 def describe_version() -> str:
     """Return the version as ``--version`` prints it and as the ledger records its writer."""
     return describe(own_version(), PACKAGE)

@@ -53,7 +53,7 @@ from installer.fleet.turn_rules import (
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.kubernetes import STARTUP_TAINTS, Api, UnreachableError
-from installer.host.own_version import own_version
+from installer.host.own_version import identify_build
 from installer.lifecycle.last_check import read_check_of_boot
 from installer.lifecycle.node_turns import NodeTurns, TurnWaitError, is_begun
 from installer.lifecycle.readiness import stamp
@@ -93,7 +93,7 @@ def _is_down(engine: EngineState) -> bool:
 def find_revision(options: Options, payload: str) -> str:
     """Return what all nodes of a release install: program, payload, and options without values of a node."""
     shared = replace(options.for_engines, host_root=ROOT, mounts=())
-    words = repr((own_version(), payload, shared))
+    words = repr((identify_build(), payload, shared))
     return sha256(words.encode()).hexdigest()[:16]
 
 

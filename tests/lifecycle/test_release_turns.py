@@ -19,6 +19,7 @@ from installer.fleet.turn_rules import TRY_S, Failure, Node, Proven
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.kubernetes import STARTUP_TAINTS, Api, Reply
+from installer.host.own_version import identify_build
 from installer.lifecycle import check, engine_checks, handover, readiness, release_turns, uninstall
 from installer.lifecycle.last_check import LastCheck, read_check
 from installer.lifecycle.node_turns import open_turns
@@ -504,6 +505,17 @@ def test_a_revision_is_of_program_payload_and_options_but_not_of_a_node(a: Membe
     assert release_turns.find_revision(b.options, "v1") == revision
     assert release_turns.find_revision(a.options, "v2") != revision
     assert release_turns.find_revision(replace(a.options, set_as_default=True), "v1") != revision
+
+
+def test_another_build_of_the_same_version_is_another_revision(
+    a: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Seen: with a rebuilt image of the same number, a node that is no canary restarted beside the canary.
+    revision = release_turns.find_revision(a.options, "v1")
+    version, _ = identify_build()
+    monkeypatch.setattr(release_turns, "identify_build", lambda: (version, "0123456789ab"))
+
+    assert release_turns.find_revision(a.options, "v1") != revision
 
 
 def tainted(name: str, key: str = STARTUP_TAINTS[0]) -> dict[str, Any]:
