@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial, update_wrapper
+from functools import cache, partial, update_wrapper
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -192,15 +192,20 @@ def _verb(act: Callable[..., Exit]) -> click.Command:
                 others[field] = values.pop(field)
         return act(_options(verb, values), **others)
 
-    command: Callable[..., Any] = update_wrapper(call, act)
-    for flag in reversed(flags.FLAGS):
-        if flag.field in SOME.get(verb, flags.DEFAULTS):
-            command = _click_option(verb, flag)(command)
-    return program.command(cls=Verb)(command)
+    params: list[click.Parameter] = []
+    for flag in flags.FLAGS:
+        field = flag.field
+        if field in SOME.get(verb, flags.DEFAULTS):
+            help_text = flag.help
+            if verb == "uninstall":
+                help_text = AT_UNINSTALL.get(field, help_text)
+            params.append(_option(flag, help_text, hidden=field in UNHEEDED.get(verb, ())))
+    return program.command(cls=Verb, params=params)(update_wrapper(call, act))
 
 
-def _click_option(verb: str, flag: flags.Flag) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return click's decorator for a flag of a verb."""
+@cache
+def _option(flag: flags.Flag, help_text: str, *, hidden: bool) -> click.Option:
+    """Return click's option for a flag; most verbs have the same."""
     usage = flag.name
     extra: dict[str, Any] = {}
     if isinstance(flag.default, bool):
@@ -213,17 +218,12 @@ def _click_option(verb: str, flag: flags.Flag) -> Callable[[Callable[..., Any]],
         extra["metavar"] = flag.metavar
         if flag.metavar.endswith("PATH"):
             extra["shell_complete"] = _complete_path
-    help_text = flag.help
-    if verb == "uninstall":
-        help_text = AT_UNINSTALL.get(flag.field, flag.help)
-    return click.option(
-        usage,
-        flag.field,
-        cls=_Option,
+    return _Option(
+        [usage, flag.field],
         default=flag.default,
         envvar=flag.variable,
         help=help_text,
-        hidden=flag.field in UNHEEDED.get(verb, ()),
+        hidden=hidden,
         multiple=isinstance(flag.default, tuple),
         show_default="on" if flag.default is True else bool(flag.default),
         **extra,
