@@ -311,7 +311,9 @@ class ReleaseTurns(NodeTurns):
 
     def note_proof(self, plan: Plan) -> None:
         """Note that the engines serve: after the restart of a turn, or a revision without a restart."""
-        self._served = self._describe_node(plan, tuple(row.name for row in self.ledger.record.engines))
+        # The plan leaves an engine of the ledger alone that the options do not name any more.
+        names = tuple(row.name for row in self.ledger.record.engines if row.name in plan.engines)
+        self._served = self._describe_node(plan, names)
         row = self.ledger.record.turn
         if row is not None:
             if self.state.proven != row.asked:

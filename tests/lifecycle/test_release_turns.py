@@ -443,6 +443,21 @@ def test_a_canary_that_serves_a_revision_without_a_restart_proves_it_after_the_s
     assert (waited, a.restarts, b.restarts) == (0, 1, 0)
 
 
+def test_a_node_whose_ledger_has_an_engine_that_the_plan_leaves_alone_still_serves(
+    a: Member, server: ApiServer
+) -> None:
+    # Such as Docker, after --runtime was changed from docker and containerd to containerd.
+    a.options = replace(a.options, engines=("containerd",))
+    with a.ledger() as ledger:
+        docker = EngineRow("docker", SOCKET, "docker.service", {})
+        ledger.write(replace(INSTALLED, engines=(ROW, docker)))
+    a.needs_restart = False
+
+    a.check()
+
+    assert (a.why, a.ready, server.calls) == ("", True, ["get leases/gpu-turns"])
+
+
 def test_a_node_that_is_no_canary_proves_nothing_by_serving(a: Member, b: Member, server: ApiServer) -> None:
     server.put("leases", settings_lease(at_most="1", stop_after="1", canary="pool=canary"))
     b.needs_restart = False
