@@ -91,11 +91,9 @@ class Host:
         return self._map(self.resolve(path, last=last))
 
     def _map(self, path: PurePosixPath) -> Place:
-        prefix = ROOT
-        if len(self._mounts) > 1:
-            prefix = next(each for each in (path, *path.parents) if each in self._mounts)
-        base = self._mounts[prefix]
-        parts = path.parts[len(prefix.parts) :]
+        local, rest = self._find_mount(str(path))
+        base = Path(local or "/")
+        parts = tuple(rest.split("/")[1:])
         if parts or base == Path(ROOT):
             return Place(base, parts)
         return Place(base.parent, (base.name,))
@@ -131,13 +129,20 @@ class Host:
                 return step.parent
         return None
 
-    def _local_name(self, path: str) -> str:
-        """Return the path for this process of the host's ``path``, which has no links."""
+    def _find_mount(self, path: str) -> tuple[str, str]:
+        """Return where this process finds the mount with the host's ``path``, and the rest of the path.
+
+        The path has no links. Both are texts without a "/" at the end, so "" for the root.
+        """
         below = "" if path == "/" else path
         for prefix, local in self._local_names.items():
             if below == prefix or below.startswith(f"{prefix}/"):
-                return f"{local}{below[len(prefix) :]}" or "/"
-        return f"{self._local_root}{below}" or "/"
+                return local, below[len(prefix) :]
+        return self._local_root, below
+
+    def _local_name(self, path: str) -> str:
+        """Return the path for this process of the host's ``path``, which has no links."""
+        return "".join(self._find_mount(path)) or "/"
 
     def _status(self, path: PurePosixPath) -> os.stat_result | None:
         with suppress(OSError):
