@@ -2,6 +2,8 @@
 
 import re
 import struct
+import time
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -90,6 +92,20 @@ def find_loader(program: bytes) -> str | None:
             name = program[offset : offset + size].rstrip(b"\0")
             return name.decode(errors="replace") or None
     return None
+
+
+def refuse_ended(look: Callable[[], InstallerError | None]) -> None:
+    """Raise the error of a look at a container that has ended by itself; engines see an end a moment later.
+
+    Args:
+        look: returns the error, None while the container runs.
+    """
+    deadline = time.monotonic() + END_SEEN_S
+    while time.monotonic() < deadline:
+        error = look()
+        if error is not None:
+            raise error
+        time.sleep(RETRY_S)
 
 
 def explain_end(exit_code: int, reason: str = "", output: str = "") -> InstallerError:

@@ -9,7 +9,7 @@ from typing import Final
 
 from installer.engines.cri import SANDBOXES, Calls, ask_status, open_calls
 from installer.engines.engine_api import RunScript
-from installer.engines.node_shell import END_SEEN_S, MARK, RETRY_S, WAITS, Tools, explain_end
+from installer.engines.node_shell import MARK, RETRY_S, WAITS, Tools, explain_end, refuse_ended
 from installer.errors import InstallerError
 from installer.model.protobuf import Schema, pack_fields
 
@@ -56,7 +56,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
                 try:
                     return str(engine.call("ExecSync", request, {1: ("stdout", str)})["stdout"])
                 except InstallerError:
-                    _refuse_ended(engine, made)
+                    refuse_ended(lambda: _find_end(engine, made))
                     raise
 
             yield made, run
@@ -65,15 +65,13 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
         remove_pods(socket, name, timeout_s=timeout_s)
 
 
-def _refuse_ended(engine: Calls, container_id: str) -> None:
-    """Raise InstallerError with the reason, if a container has ended by itself."""
-    deadline = time.monotonic() + END_SEEN_S
-    while time.monotonic() < deadline:
-        answer = engine.call("ContainerStatus", pack_fields((1, container_id)), STATUS)["status"]
-        if answer["state"] == EXITED:
-            reason = ": ".join(filter(None, (answer["reason"], answer["message"])))
-            raise explain_end(answer["exit_code"], reason)
-        time.sleep(RETRY_S)
+def _find_end(engine: Calls, container_id: str) -> InstallerError | None:
+    """Explain the end of a container that has ended by itself."""
+    answer = engine.call("ContainerStatus", pack_fields((1, container_id)), STATUS)["status"]
+    if answer["state"] != EXITED:
+        return None
+    reason = ": ".join(filter(None, (answer["reason"], answer["message"])))
+    return explain_end(answer["exit_code"], reason)
 
 
 def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:

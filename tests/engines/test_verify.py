@@ -5,6 +5,8 @@ What others have in an engine is theirs, also with our label on it.
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -70,20 +72,27 @@ def test_the_way_through_each_runtime_is_proven_and_nothing_stays(node: Node) ->
     assert snapshot(node) == files
 
 
+@contextmanager
+def replaced_runtime(node: Node, script: str) -> Iterator[None]:
+    """Have the wrapper of our runtime start a script in the block."""
+    real = node.path(f"{RUNTIME}.real")
+    program = real.read_bytes()
+    real.write_text(script)
+    yield
+    real.write_bytes(program)
+
+
 @pytest.mark.sampled(16)
 def test_what_is_missing_on_the_way_is_named_and_nothing_stays(node: Node) -> None:
     installed(node)
     before = left(node)
-    real = node.path(f"{RUNTIME}.real")
-    program = real.read_bytes()
 
     node.unload_fake_nvidia_module()
     without_driver = verify(node)
     node.load_fake_nvidia_module()
-    real.write_text("#!/bin/sh\necho 'driver rpc error: timed out' >&2\nexit 1\n")
-    failing = verify(node)
-    after = left(node)
-    real.write_bytes(program)
+    with replaced_runtime(node, "#!/bin/sh\necho 'driver rpc error: timed out' >&2\nexit 1\n"):
+        failing = verify(node)
+        after = left(node)
     # The engine starts runc under the name of our runtime, as by a script that renders its config.
     node.write(node.config, re.sub(rf"""["']{RUNTIME}["']""", '"/usr/sbin/runc"', node.read(node.config)))
     node.restart_engine()
@@ -112,13 +121,10 @@ exec /usr/sbin/runc "$@"
 def test_the_end_of_a_container_that_does_not_stay_is_explained(node: Node) -> None:
     installed(node)
     before = left(node)
-    real = node.path(f"{RUNTIME}.real")
-    program = real.read_bytes()
-    real.write_text(ENDS_AT_ONCE)
 
-    code, found = verify(node)
+    with replaced_runtime(node, ENDS_AT_ONCE):
+        code, found = verify(node)
 
-    real.write_bytes(program)
     assert code == 1
     printed = "; its last lines: broken" if node.engine == "docker" else ""
     reason = "" if node.engine == "docker" else ": Error"

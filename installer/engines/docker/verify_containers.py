@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from installer.engines.engine_api import RunScript
-from installer.engines.node_shell import END_SEEN_S, LAST_LINES, RETRY_S, WAITS, Tools, explain_end
+from installer.engines.node_shell import LAST_LINES, RETRY_S, WAITS, Tools, explain_end, refuse_ended
 from installer.errors import InstallerError
 from installer.host.sockets import AnswerError
 
@@ -54,7 +54,7 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
                     asked = client.exec_create(made, tools.command(script))["Id"]
                     return client.exec_start(asked).decode(errors="replace")
                 except APIError:
-                    _refuse_ended(client, made)
+                    refuse_ended(lambda: _find_end(client, made))
                     raise
 
             yield made, run
@@ -62,16 +62,14 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
         remove_containers(socket, name, timeout_s=timeout_s)
 
 
-def _refuse_ended(client: "Client", container_id: str) -> None:
-    """Raise InstallerError with the reason, if a container has ended by itself."""
-    deadline = time.monotonic() + END_SEEN_S
-    while time.monotonic() < deadline:
-        state = client.inspect_container(container_id)["State"]
-        if not state["Running"]:
-            reason = "no memory was left for it" if state["OOMKilled"] else state["Error"]
-            output = client.logs(container_id, tail=LAST_LINES).decode(errors="replace")
-            raise explain_end(state["ExitCode"], reason, output)
-        time.sleep(RETRY_S)
+def _find_end(client: "Client", container_id: str) -> InstallerError | None:
+    """Explain the end of a container that has ended by itself."""
+    state = client.inspect_container(container_id)["State"]
+    if state["Running"]:
+        return None
+    reason = "no memory was left for it" if state["OOMKilled"] else state["Error"]
+    output = client.logs(container_id, tail=LAST_LINES).decode(errors="replace")
+    return explain_end(state["ExitCode"], reason, output)
 
 
 def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]:
