@@ -51,13 +51,13 @@ def find_commit(package: Path) -> str:
 
     A package that pip has built from a checkout has neither: it does not change with that checkout.
     """
-    from installer.host.programs import run_in  # a release asks no git
-
     with suppress(OSError, ValueError):
         return (package / COMMIT).read_text().strip()
     checkout = package.parent
     if not (checkout / ".git").exists():
         return ""
+    from installer.host.programs import run_in  # only a checkout asks git
+
     words = ["git", "-C", str(checkout), "rev-parse", f"--short={DIGITS}", "HEAD"]
     ran = run_in(Path("/"), words, timeout_s=GIT_S)
     if ran is None or ran.returncode != 0:
