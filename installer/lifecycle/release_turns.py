@@ -24,6 +24,7 @@ from installer.fleet.turn_rules import (
     TRY_S,
     Away,
     Cause,
+    Decision,
     Failure,
     Forget,
     Free,
@@ -130,20 +131,11 @@ class ReleaseTurns(NodeTurns):
             with internal_errors():
                 node = replace(node, name=find_own_node(self._api, node.name))
                 seen, node = self._look(node)
-                if self._has_former_turn(seen, node):
-                    if self.soaks:
-                        raise self._wait(plan, engines, Wait(Cause.BUSY, "its last restart is in its soak"))
-                    self._drop_former_turn(seen, node)
-                    seen = client.look(self._api, self._settings.release)
-                gone = self._find_gone(seen, node)
-                if gone:  # their turns have changed
-                    seen = client.look(self._api, self._settings.release)
-                now = self._now(seen, gone)
-                decision = decide_turn(seen.turns, node, seen.settings, now)
-                sightings = tuple(map(astuple, see_turns(seen.turns, now)))
-                self.state = replace(self.state, sightings=sightings)
-        except TurnWaitError:
-            raise
+                former = self._find_former_turn(seen, node)
+                if former and self.soaks:
+                    decision: Decision = Wait(Cause.BUSY, "its last restart is in its soak")
+                else:
+                    seen, decision = self._decide(seen, node, former)
         except UnreachableError as error:
             decision = decide_turn(Away(error.problem), node, Settings(node.name), Now(0.0))
         except InstallerError as error:
@@ -166,27 +158,37 @@ class ReleaseTurns(NodeTurns):
         """Whether the restart of the recorded turn was proven, and its soak is not over."""
         return self.is_proven and monotonic() - self.state.proven_s < self._settings.soak_s
 
-    def _has_former_turn(self, seen: Seen, node: Node) -> bool:
-        """Tell whether this node holds a turn that was not asked for the change at hand.
+    def _decide(self, seen: Seen, node: Node, former: str) -> tuple[Seen, Decision]:
+        """Decide whether this node may restart; return also the turns on which the decision stands.
+
+        A ``former`` turn is given back first: pause, canary and limits count for the change at hand.
+        """
+        if former:
+            client.give_back(self._api, former, node)
+            self.forget()
+            log.info("turn given back", lease=former, reason="it was taken for another change")
+        gone = self._find_gone(seen, node)
+        if former or gone:  # turns have changed
+            seen = client.look(self._api, self._settings.release)
+        now = self._now(seen, gone)
+        sightings = tuple(map(astuple, see_turns(seen.turns, now)))
+        self.state = replace(self.state, sightings=sightings)
+        return seen, decide_turn(seen.turns, node, seen.settings, now)
+
+    def _find_former_turn(self, seen: Seen, node: Node) -> str:
+        """Find a turn of this node that was not asked for the change at hand; "" if there is none.
 
         Such a turn is of a restart that is proven, of another revision, or of an install that was removed.
         The turn of a failed node is none: its next change is to mend the node.
         """
         own = find_own(seen.turns, node)
         if own is None or own.error:
-            return False
+            return ""
         row = self.ledger.record.turn
-        if row is None or row.release != self._settings.release:
-            return True
-        return row.revision != node.revision or self.is_proven
-
-    def _drop_former_turn(self, seen: Seen, node: Node) -> None:
-        """Give a former turn back: pause, canary and the limit of nodes count for the change at hand."""
-        own = find_own(seen.turns, node)
-        if own is not None:
-            client.give_back(self._api, own.name, node)
-            self.forget()
-            log.info("turn given back", lease=own.name, reason="it was taken for another change")
+        if row is None or self.is_proven:
+            return own.name
+        is_asked_for = row.release == self._settings.release and row.revision == node.revision
+        return "" if is_asked_for else own.name
 
     def _end_wait(self) -> None:
         # The taint is looked for anew before the next restart.
