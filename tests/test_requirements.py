@@ -90,7 +90,6 @@ REPEATED = (
     ("README.md", "node-toolkit-installer:"),
     ("docs/gpu-operator.md", 'version: "'),
     ("docs/deploy.md", "node-toolkit-installer:"),
-    ("docs/deploy.md", "newTag: "),
     ("docs/host.md", "node-toolkit-installer:"),
 )
 

@@ -37,6 +37,7 @@ NRI_ALLOW = "nri.allow[0]=gpu-operator=nvidia.com/gpu"
 TEXTFILE = "/var/lib/node_exporter/textfile_collector/toolkit-installer.prom"
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
 DOCUMENT = (PROJECT / "docs/deploy.md").read_text()
+README = (PROJECT / "README.md").read_text()
 JOBS = {"plan-node": "planNode", "uninstall-node": "uninstallNode"}
 DIRECTORIES = (
     *(f"overlays/{name}" for name in OVERLAYS),
@@ -227,6 +228,13 @@ def test_an_uninstall_keeps_how_a_layer_has_changed_the_daemon_set(layer: Layer)
 
     assert pod["nodeSelector"]["gpu"] == "yes"
     assert "toolkit-installer uninstall" in pod["containers"][0]["args"][0]
+
+
+def test_an_uninstall_with_turns_has_the_pace_of_an_uninstall(layer: Layer) -> None:
+    told = layer("overlays/auto", "components/turns", "components/uninstall")
+
+    daemon_set = by_name(told)["DaemonSet", NAMESPACE]
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == "100%"
 
 
 @pytest.mark.sampled(4)
@@ -527,6 +535,9 @@ def test_the_overlay_of_a_fleet_in_the_document_builds(tmp_path: Path) -> None:
     (overlay,) = re.findall(
         r"^```yaml\n(.*?resources:\n  - \.\./\.\./base\n.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL
     )
+    (image,) = re.findall(r"^```yaml\n(images:\n.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    component = tmp_path / "kustomize/components/image/kustomization.yaml"
+    component.write_text(f"{component.read_text().partition('images:')[0]}{image}")
     directory = tmp_path / "kustomize/overlays/fleet"
     directory.mkdir()
     (directory / "kustomization.yaml").write_text(overlay)
@@ -540,6 +551,9 @@ def test_the_overlay_of_a_fleet_in_the_document_builds(tmp_path: Path) -> None:
         "node-toolkit-installer/stop-after": "1",
     }
     assert container_of(made)["image"].startswith("registry.example.com/node-toolkit-installer:")
+    for each in ("plan-all", "plan-node", "uninstall", "uninstall-node"):
+        other = objects(kubectl(), "kustomize", str(tmp_path / "kustomize" / each))
+        assert container_of(other)["image"] == container_of(made)["image"]
     assert _env(made)[f"{PREFIX}ON_EXIT"] == "auto"
 
 
