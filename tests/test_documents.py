@@ -25,6 +25,7 @@ ELSEWHERE = {
     "mv /usr/local": "tests/test_documents.py",
     "cp deploy/systemd": "tests/engines/test_documents.py",
     "systemctl enable": "tests/engines/test_documents.py",
+    "systemctl reload": "tests/engines/test_documents.py",
     "toolkit-installer verify": "tests/engines/test_documents.py",
     "toolkit-installer doctor": "tests/engines/test_documents.py",
     "rm -r /opt": "tests/fresh/__main__.py",

@@ -57,6 +57,8 @@ def test_plan_install_a_container_status_uninstall_and_the_service(docker_node: 
     for command in (_typed("cp deploy/systemd"), _typed("systemctl enable")):
         node.run(["sh", "-c", f"cd {PROJECT} && {command}"])
     node.wait_for("ready: yes", ["toolkit-installer", "status"])
+    node.run(_typed("systemctl reload").split())
+    node.wait_for("nothing changed", ["journalctl", "--output=cat", "--unit", UNIT])
     node.run(["systemctl", "disable", "--now", UNIT])
 
     assert served(node) == before
