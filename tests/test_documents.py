@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from itertools import pairwise
@@ -84,7 +85,7 @@ def test_a_command_for_a_cluster_fails_only_for_want_of_one(command: Command, sh
     "command", [each for each in starting("helm") if CHART_DIRECTORY in each.text], ids=str
 )
 def test_helm_is_told_templates_and_values_that_the_chart_has(command: Command) -> None:
-    words = command.text.split()
+    words = shlex.split(command.text)
     values = [value for before, word in pairwise(words) if before == "--set" for value in word.split(",")]
 
     assert charted(*values)
