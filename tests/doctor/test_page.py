@@ -20,7 +20,7 @@ sudo toolkit-installer doctor
 remedy and similar public reports; on your node the cause may be another. `--all` also shows lines that are `n/a`: the check does not apply, or is not possible from here. Exit
 code 1: a line is `bad`. `--json` is for programs.
 
-In a pod `doctor` needs the host's root with `/proc`. Without all capabilities, as in the DaemonSet's pod, the checks of shims and of running versions are
+In a pod `doctor` needs the host's root with `/proc`. The checks of shims and of running versions need all capabilities; the DaemonSet's pod has four, so there they are
 `n/a`. Run them on the node or in a privileged pod: [how](deploy.md#questions).
 
 This page is made from `installer/report/doctor/checks.toml`. Its table of known defects is of {date}.
