@@ -1,19 +1,24 @@
 """Every command that a document has people type is run, read from the document; links lead somewhere."""
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import pytest
 
 from installer.cli.demo import demo
+from tests.deploy.helm import NAMESPACE
 from tests.deploy.rendered import by_name, charted, kubectl, kustomized
 from tests.documents import CHART, DOCUMENTS, PROJECT, Command, anchors, commands, starting
-from tests.support.site import LEDGER, Site
+from tests.support.site import CONTAINERD, LEDGER, Site
 from tests.support.stand_in import stand_in_payload
 
 # Run somewhere else, by a test that reads them from the document as well.
@@ -24,6 +29,8 @@ ELSEWHERE = {
     "ln --symbolic": "tests/fresh/__main__.py",
     "docker run": "tests/engines/test_documents.py",
     "mv /usr/local": "tests/test_documents.py",
+    "grep --after-context": "tests/test_documents.py",
+    "cp /usr/local": "tests/test_documents.py",
     "cp deploy/systemd": "tests/engines/test_documents.py",
     "systemctl enable": "tests/engines/test_documents.py",
     "systemctl reload": "tests/engines/test_documents.py",
@@ -161,6 +168,97 @@ def test_a_ledger_without_a_form_number_is_given_up_as_the_document_says(site: S
     assert "it has no form number" in refused.stderr
     assert (moved.returncode, done.returncode) == (0, 0), done.stderr
     assert {path: site.tree().get(path) for path in before} == before, "each config as it was"
+
+
+def test_a_config_is_restored_by_hand_as_the_document_says(site: Site) -> None:
+    config = site.root / CONTAINERD
+    before = config.read_bytes()
+    site.install()
+    installed = config.read_bytes()
+    search, copy = (
+        re.sub(r" /", f" {site.root}/", each.text.removeprefix("sudo "))
+        for each in starting("grep --after-context", "cp /usr/local")
+    )
+
+    entry = _run(search, {"PATH": PROGRAMS}).stdout
+    (digest,) = re.findall(r'"original": \{\s*"digest": "(\w+)"', entry)
+    copied = _run(copy.replace("DIGEST", digest), {"PATH": PROGRAMS})
+
+    assert copied.returncode == 0, copied.stderr
+    assert before != installed
+    assert config.read_bytes() == before
+
+
+class _Cluster(BaseHTTPRequestHandler):
+    """An API server with a Job that was created a moment ago, and has ended when it is looked at again."""
+
+    conditions: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        job: dict[str, object] = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "toolkit-plan-gpu-node-7", "namespace": NAMESPACE, "resourceVersion": "1"},
+            "status": {},
+        }
+        ended = [{"type": each, "status": "True"} for each in self.conditions]
+        group = {"groupVersion": "batch/v1", "version": "v1"}
+        resource = {"name": "jobs", "namespaced": True, "kind": "Job", "verbs": ["get", "list", "watch"]}
+        answers: dict[str, dict[str, object]] = {
+            "/api": {"kind": "APIVersions", "versions": ["v1"]},
+            "/apis": {"kind": "APIGroupList", "groups": [{"name": "batch", "versions": [group]}]},
+            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+            "/apis/batch/v1": {
+                "kind": "APIResourceList",
+                "groupVersion": "batch/v1",
+                "resources": [resource],
+            },
+        }
+        path, _, query = self.path.partition("?")
+        answer = answers.get(path)
+        if "watch=" in query:
+            changed = {**job, "status": {"conditions": ended}}
+            answer = {"type": "MODIFIED", "object": changed}
+        elif answer is None and path.endswith("/jobs"):
+            answer = {
+                "apiVersion": "batch/v1",
+                "kind": "JobList",
+                "metadata": {"resourceVersion": "1"},
+                "items": [job],
+            }
+        elif answer is None:
+            answer = job
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        """Print nothing."""
+
+
+# Kubernetes since 1.31, and before.
+@pytest.mark.parametrize(
+    "conditions",
+    [["SuccessCriteriaMet", "Complete"], ["FailureTarget", "Failed"], ["Complete"], ["Failed"]],
+    ids=" ".join,
+)
+def test_the_wait_for_a_plan_ends_with_its_job_completed_or_failed(
+    conditions: list[str], shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (wait,) = (each for each in starting("kubectl") if " wait " in each.text and "toolkit-plan" in each.text)
+    monkeypatch.setattr(_Cluster, "conditions", conditions)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Cluster) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        config = Path(shell["KUBECONFIG"])
+        config.write_text(config.read_text().replace("127.0.0.1:9", f"127.0.0.1:{server.server_port}"))
+        done = _run(wait.text.replace("--timeout=5m", "--timeout=20s"), shell)
+        server.shutdown()
+
+    assert done.returncode == 0, done.stderr
+    assert "condition met" in done.stdout
 
 
 def test_every_command_is_run_by_a_test() -> None:
