@@ -1,6 +1,7 @@
 """A test that holds a row of differences.toml may not be skipped where everything can run."""
 
 import os
+import signal
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ from tests.support.site import Site
 # Machines are shared and noisy: how long an example takes says nothing.
 settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("noisy")
+
+# A shell ignores SIGINT for what it starts in the background, and each program under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DIFFERENCES = Path(__file__).parent / "compat/differences.toml"
 _skipped: set[str] = set()
