@@ -15,6 +15,7 @@ from installer.host.kubernetes import STARTUP_TAINTS, Api, RefusedError
 
 WATCH_S: Final = 1800
 PAUSE_S: Final = 5.0
+TRIES: Final = 5  # to patch a node whose taints others change meanwhile; then after a pause
 NOT_FOUND: Final = 404  # the node is gone
 # The test of the patch has failed.
 CONFLICT: Final = 409
@@ -46,24 +47,32 @@ def _watch(api: Api, name: str, settled: set[str]) -> None:
     for pod in api.watch(f"{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"):
         uid = str(value_at(pod, ("metadata", "uid")))
         node = find_ready_node(pod)
-        if node and uid not in settled and _remove_taint(api, node):
+        if node and uid not in settled:
+            _remove_taint(api, node)
             settled.add(uid)
 
 
-def _remove_taint(api: Api, name: str) -> bool:
-    """Remove our taint from a node; True: the node has no such taint any more, or is gone."""
+def _remove_taint(api: Api, name: str) -> None:
+    """Remove our taint from a node; a node that is gone has no taint.
+
+    Raises:
+        RefusedError: the API refuses the patch, or others change the node's taints again and again.
+    """
     path = f"/api/v1/nodes/{quote(name)}"
-    try:
-        patch = make_patch(api.ask("GET", path).content)
-        if patch:
-            api.patch(path, patch)
-            log.info("taint removed", node=name)
-    except RefusedError as error:
-        if error.status in {CONFLICT, UNPROCESSABLE}:
-            return _remove_taint(api, name)
-        if error.status != NOT_FOUND:
-            raise
-    return True
+    for tries_left in reversed(range(TRIES)):
+        try:
+            patch = make_patch(api.ask("GET", path).content)
+            if patch:
+                api.patch(path, patch)
+                log.info("taint removed", node=name)
+        except RefusedError as error:
+            if error.status == NOT_FOUND:
+                return
+            has_changed = error.status in {CONFLICT, UNPROCESSABLE}
+            if not has_changed or not tries_left:
+                raise
+        else:
+            return
 
 
 def find_ready_node(pod: Any) -> str:

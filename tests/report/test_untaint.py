@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from installer.report.untaint import find_ready_node, make_patch
+from installer.report.untaint import TRIES, find_ready_node, make_patch
 from tests.support import preloaded
 from tests.support.site import PROJECT
 from tests.support.waiting import until
@@ -216,6 +216,19 @@ def test_what_others_do_to_the_taints_meanwhile_stays(tmp_path: Path) -> None:
 
     with serving(api, tmp_path) as port, untainting(port, tmp_path):
         until(lambda: api.nodes["a"]["spec"]["taints"] == [THEIRS, THEIRS])
+
+
+def test_a_node_whose_taints_others_change_again_and_again_is_tried_anew_after_a_pause(
+    tmp_path: Path,
+) -> None:
+    api = FakeApi({"a": node(OURS)}, meddled=TRIES)
+    api.tell("ADDED", pod("a"))
+
+    with serving(api, tmp_path) as port, untainting(port, tmp_path):
+        until(lambda: OURS not in api.nodes["a"]["spec"]["taints"])
+
+    watches = [path for _, path in api.calls if "watch=true" in path]
+    assert len(watches) == 2, "a pause, and a new watch"
 
 
 def test_only_our_taint_goes() -> None:
