@@ -130,9 +130,16 @@ def test_a_mode_that_the_chart_would_not_see_is_refused(variable: str, value: st
     ],
 )
 def test_a_setting_of_turns_that_the_chart_would_not_see_is_refused(variable: str, value: str) -> None:
-    said = _refused(*_extra(variable, "1"))
+    said = _refused(*_extra(variable, "some"))
 
     assert f"extraEnv has TOOLKIT_INSTALLER_{variable}: use the value {value}" in said
+
+
+def test_a_value_of_extra_env_that_is_no_text_is_refused_before_the_api_refuses_it() -> None:
+    said = _refused("extraEnv[0].name=TOOLKIT_INSTALLER_DRIFT", "extraEnv[0].value=true")
+
+    assert "extraEnv" in said
+    assert "string" in said
 
 
 SINCE_0_1_0 = ("mode=null", "nri=null", "planNode=null", "turns=null")
