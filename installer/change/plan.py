@@ -240,6 +240,7 @@ def _sum_install(
         published=record.published,
         turn=record.turn,
         finished=True,
+        units_down=tuple(facts.units_down),
     )
     steps = _list_steps(parts)
     pending: dict[str, NotYetError] = {}

@@ -117,6 +117,14 @@ def test_a_restart_that_is_left_to_its_owner_is_pending_until_the_engine_serves_
         assert ("leaves to you" in describe_pending(row)) is pending
 
 
+def test_a_unit_that_an_undo_has_left_down_stays_in_the_ledger_of_the_next_install() -> None:
+    facts = replace(_facts(), units_down={"docker.service": "failed/failed"})
+
+    plan = plan_install(facts, AUTO)
+
+    assert final_of(plan).units_down == ("docker.service",)
+
+
 def test_the_name_of_a_second_runtime_chooses_the_default_alone() -> None:
     entries = entries_for(Options(runtime_name="nvidia-cdi", set_as_default=True))
 
