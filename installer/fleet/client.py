@@ -64,7 +64,7 @@ def look(api: Api, release: str) -> Seen:
         objects[str(value_at(item, ("metadata", "name")))] = named
     lease = name_settings(release)
     if lease not in objects:
-        remedy = "restore it: the chart creates it"
+        remedy = "restore it (the chart creates it)"
         raise NoSettingsError(f"take a turn (there is no Lease {lease})", remedy=remedy)
     settings = leases.read_settings(objects[lease], release)
     return Seen(leases.read_turns(objects.values(), release), settings, objects, reply.server_s)

@@ -95,6 +95,7 @@ class Away(Struct, frozen=True):
     """The API has not answered, or has refused the request."""
 
     reason: str
+    remedy: str = ""
 
 
 class Cause(Enum):
@@ -121,10 +122,17 @@ class Hold(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Restart nothing, and ask again later."""
+    """Restart nothing, and ask again later.
+
+    Attributes:
+        cause: Why, for metrics and alerts.
+        reason: The same in words.
+        remedy: What the owner can do, where the cause alone does not tell.
+    """
 
     cause: Cause
     reason: str
+    remedy: str = ""
 
 
 class Free(Struct, frozen=True):
@@ -141,7 +149,7 @@ def decide_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings,
     others: the restart may have begun, and a failed but mended node must be able to return the turn.
     """
     if isinstance(leases, Away):
-        return Wait(Cause.AWAY, f"the Kubernetes API does not answer ({leases.reason})")
+        return Wait(Cause.AWAY, f"the Kubernetes API does not answer ({leases.reason})", leases.remedy)
     own = find_own(leases, node)
     if own is not None:
         return Hold(own.name)
@@ -169,7 +177,7 @@ def confirm_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings
     limit, or another node may have failed.
     """
     if isinstance(leases, Away):
-        return Wait(Cause.AWAY, f"the Kubernetes API does not answer ({leases.reason})")
+        return Wait(Cause.AWAY, f"the Kubernetes API does not answer ({leases.reason})", leases.remedy)
     own = find_own(leases, node)
     if own is None:
         return Wait(Cause.BUSY, "the turn was taken away")

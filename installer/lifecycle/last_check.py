@@ -96,6 +96,7 @@ class TurnState(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         cause: Why the node waits for a turn, a name of ``Cause``; "" if the node does not wait.
         reason: The same in words.
+        remedy: What the owner can do, where the cause alone does not tell.
         next_try_s: The time of the next try, by ``time.monotonic``.
         told: What was logged of that.
         sightings: When this node saw the turns of others, as ``fleet.turn_rules.Sighting``.
@@ -109,6 +110,7 @@ class TurnState(Struct, frozen=True, forbid_unknown_fields=True):
 
     cause: str = ""
     reason: str = ""
+    remedy: str = ""
     told: str = ""
     next_try_s: float = 0.0
     sightings: tuple[tuple[str, str, float, float, float | None], ...] = ()

@@ -124,7 +124,8 @@ class ReleaseTurns(NodeTurns):
             return plan
         if self.state.cause and monotonic() < self.state.next_try_s and not asked:
             # Changes of the node begin a try sooner: the API is asked no more often for that.
-            raise self._explain(plan, engines, Wait(Cause[self.state.cause], self.state.reason))
+            waits = Wait(Cause[self.state.cause], self.state.reason, self.state.remedy)
+            raise self._explain(plan, engines, waits)
 
         node = self._describe_node(plan, engines)
         try:
@@ -137,9 +138,9 @@ class ReleaseTurns(NodeTurns):
                 else:
                     seen, decision = self._decide(seen, node, former)
         except UnreachableError as error:
-            decision = decide_turn(Away(error.problem), node, Settings(node.name), Now(0.0))
+            decision = decide_turn(Away(error.problem, error.remedy), node, Settings(node.name), Now(0.0))
         except InstallerError as error:
-            decision = Wait(Cause.AWAY, error.problem)
+            decision = Wait(Cause.AWAY, error.problem, error.remedy)
         if isinstance(decision, Wait):
             raise self._wait(plan, engines, decision)
 
@@ -192,7 +193,7 @@ class ReleaseTurns(NodeTurns):
 
     def _end_wait(self) -> None:
         # The taint is looked for anew before the next restart.
-        self.state = replace(self.state, cause="", reason="", told="", next_try_s=0.0, is_new=None)
+        self.state = replace(self.state, cause="", reason="", remedy="", told="", next_try_s=0.0, is_new=None)
 
     def _describe_node(self, plan: Plan, engines: tuple[str, ...]) -> Node:
         payload = ""
@@ -272,7 +273,7 @@ class ReleaseTurns(NodeTurns):
                 taken = client.take(self._api, seen, decision.names, node, lasts_s)
         except InstallerError as error:
             # The API may have given the turn without an answer: the ledger has the turn, the next try looks.
-            raise self._wait(plan, engines, Wait(Cause.AWAY, error.problem)) from error
+            raise self._wait(plan, engines, Wait(Cause.AWAY, error.problem, error.remedy)) from error
         if not taken:
             self.forget()
             raise self._wait(plan, engines, Wait(Cause.BUSY, "other nodes were faster"))
@@ -307,7 +308,7 @@ class ReleaseTurns(NodeTurns):
                 seen = client.look(self._api, self._settings.release)
                 confirmed = confirm_turn(seen.turns, node, seen.settings, self._now(seen))
         except InstallerError as error:
-            confirmed = Wait(Cause.AWAY, error.problem)
+            confirmed = Wait(Cause.AWAY, error.problem, error.remedy)
         if isinstance(confirmed, Wait):
             raise self._wait(plan, engines, confirmed)
 
@@ -466,7 +467,12 @@ class ReleaseTurns(NodeTurns):
         if wait.cause is Cause.BUSY:  # the holders of turns change all the time
             told = wait.cause.name
         self.state = replace(
-            self.state, cause=wait.cause.name, reason=wait.reason, told=told, next_try_s=next_try_s
+            self.state,
+            cause=wait.cause.name,
+            reason=wait.reason,
+            remedy=wait.remedy,
+            told=told,
+            next_try_s=next_try_s,
         )
         return self._explain(plan, engines, wait)
 
@@ -475,15 +481,15 @@ class ReleaseTurns(NodeTurns):
         problem = f"restart {titles} yet (waiting for a turn: {wait.reason})"
         return TurnWaitError(
             problem,
-            self._find_remedy(wait.cause),
+            self._find_remedy(wait),
             code="turns-stopped" if wait.cause is Cause.STOPPED else None,
             told=self.state.told,
             next_try_s=self.state.next_try_s,
         )
 
-    def _find_remedy(self, cause: Cause) -> str:
+    def _find_remedy(self, wait: Wait) -> str:
         release = self._settings.release
-        match cause:
+        match wait.cause:
             case Cause.STOPPED:
                 return (
                     f"mend these nodes, or delete their Leases {release}-turn-N: run goes on by itself then"
@@ -497,7 +503,7 @@ class ReleaseTurns(NodeTurns):
                     "by itself after the first proof"
                 )
             case Cause.AWAY:
-                return "see whether the API server answers, and our account has the rights: run asks again"
+                return f"{wait.remedy}; run asks again every minute"
             case Cause.LATE | Cause.BUSY:
                 return BY_ITSELF
             case other:

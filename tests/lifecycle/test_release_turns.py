@@ -154,6 +154,10 @@ class Member:
         return self.last.problem.text if self.last.problem else ""
 
     @property
+    def remedy(self) -> str:
+        return self.last.problem.remedy if self.last.problem else ""
+
+    @property
     def ready(self) -> bool:
         return self.host.exists(self.options.ready_file)
 
@@ -329,6 +333,19 @@ def test_without_an_api_nothing_is_restarted_and_it_is_tried_for_ever(a: Member,
     a.check()
 
     assert a.restarts == 1
+
+
+def test_a_wrong_setting_is_told_with_what_corrects_it_and_not_blamed_on_the_api(
+    a: Member, server: ApiServer
+) -> None:
+    server.put("leases", settings_lease(at_most="many"))
+
+    a.check()
+    a.check(asked=False)  # the pause between two tries: the API is not asked again
+
+    assert "annotation node-toolkit-installer/at-most of Lease gpu-turns" in a.why
+    assert a.remedy.startswith("correct it with kubectl annotate --overwrite lease gpu-turns")
+    assert (a.restarts, a.ready) == (0, True)
 
 
 def test_an_api_that_goes_away_after_the_turn_was_taken_begins_nothing(
@@ -868,6 +885,7 @@ def test_a_missing_lease_of_the_settings_is_made_from_the_flags(
     plain = Member(tmp_path / "plain", "b", api)
     plain.check()
     assert (plain.restarts, "there is no Lease gpu-turns" in plain.why) == (0, True)
+    assert plain.remedy == "restore it (the chart creates it); run asks again every minute"
 
     a = Member(tmp_path / "a", "a", api, at_most=2, stop_after=3)
     a.check()
