@@ -25,3 +25,4 @@ def shims(root: Path, count: int) -> None:
         bundle.mkdir(parents=True)
         binary = str(OURS) if number == count - 1 else "/usr/bin/runc"
         (bundle / "options.json").write_text(json.dumps({"binary_name": binary, "systemd_cgroup": True}))
+        (bundle / "config.json").write_text(json.dumps({"ociVersion": "1.2.1", "root": {"path": "rootfs"}}))
