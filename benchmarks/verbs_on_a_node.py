@@ -25,7 +25,9 @@ def main() -> None:
     costs: dict[str, list[Cost]] = {}
     for _ in range(int(turns)):
         costs.setdefault("bare", []).append(_cost(BARE))
-        if what == "unchanged":
+        if what == "planned":
+            costs.setdefault("plan", []).append(_cost((PROGRAM, "plan", *install)))
+        elif what == "unchanged":
             costs.setdefault("install", []).append(_cost((PROGRAM, "install", *install)))
         elif what == "beside":
             costs.setdefault("stop", []).append(_stop(install))
