@@ -22,7 +22,7 @@ SHIMS = 10_000
 LIMITS = {1: 64, 5: 27 + 5 * (64 - 27)}
 # An install reads, edits, writes and reads again: processor time over one reading of the text by tomllib.
 OVER_TOMLLIB = 8.0
-OVER_WALK = 1.5
+OVER_WALK = 2.0
 CONFIG = "etc/containerd/config.toml"
 
 TOLD = """
