@@ -274,6 +274,21 @@ def test_no_exception_is_kept_for_a_command_that_is_gone() -> None:
     assert [word for word in (*ELSEWHERE, *UNREAD) if not any(text.startswith(word) for text in typed)] == []
 
 
+def test_pip_takes_the_constraints_or_no_package_of_an_index() -> None:
+    missing = []
+    count = 0
+    for document in (*DOCUMENTS, CHART):
+        text = (PROJECT / document).read_text()
+        # A command of a block ends with its line, a command between backquotes ends there.
+        for command in re.findall(r"\bpip3? (?:install|wheel) [^`\n]+", text):
+            count += 1
+            if "--constraint constraints.txt" not in command and "--no-index" not in command:
+                missing.append(f"{document}: {command}")
+
+    assert count
+    assert missing == []
+
+
 def test_the_lines_of_the_demo_in_the_readme_are_the_demos(capfd: pytest.CaptureFixture[str]) -> None:
     shown = re.findall(r"^```text\n(.*?)^```$", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 
