@@ -1,10 +1,13 @@
 """What a neighbour makes large is read within the memory of the pod, and costs no more than its length."""
 
+import ast
+import os
+import shutil
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,11 @@ import pytest
 from jeepney import DBusAddress, new_signal  # type: ignore[import-untyped]  # ships no types
 
 from tests.host.servers import FakeSystemd, serving
-from tests.support.limits import limited, limited_script
+from tests.support.limits import CPU_S, POD_BYTES, limited, limited_script
 from tests.support.neighbours import enlarged, only_as_root
+from tests.support.preloaded import ENVIRONMENT
 from tests.support.raw_api import answering, head
+from tests.support.site import PROJECT, Site, ended, waits
 
 LARGE = 1 << 30  # bytes; of zeros, which are not there
 NAMES = ("containerd", "containerd-shim", "conmon", "kubelet", "dockerd")
@@ -37,6 +42,9 @@ assert not any(words), [len(each) for each in words]
 for pid in pids:
     processes.monitors_in_unit_of(Path(f"/proc/{pid}"))
     processes._describe(pid, Path("/proc"))
+processes._service_in = lambda cgroup: "/one.service"  # of all processes
+for pid in pids:
+    assert "python" in str([*processes.list_words_in_unit_of(Path(f"/proc/{pid}"))])
 """
 
 
@@ -56,6 +64,76 @@ def test_doctor_passes_over_command_lines_of_gigabytes() -> None:
 
     assert done.returncode in {0, 1}, done.stderr
     assert '"checks"' in done.stdout
+
+
+def _show_processes(site: Site, processes: Iterable["subprocess.Popen[str]"]) -> None:
+    """Show processes of this machine in the node's /proc; the first one there is this process."""
+    proc = site.root / "proc"
+    proc.mkdir()
+    (proc / "1").symlink_to(f"/proc/{os.getpid()}")
+    for process in processes:
+        (proc / str(process.pid)).symlink_to(f"/proc/{process.pid}")
+
+
+@only_as_root
+def test_an_uninstall_ends_beside_command_lines_of_gigabytes(site: Site) -> None:
+    before = site.tree()
+    site.install()
+    with ExitStack() as stack:
+        _show_processes(site, [stack.enter_context(enlarged(name, LARGE)) for name in NAMES])
+        done = limited(site.command("uninstall"))
+
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(site.root / "proc")
+    assert site.tree() == before
+
+
+@only_as_root
+def test_a_run_that_is_stopped_undoes_all_beside_command_lines_of_gigabytes(site: Site) -> None:
+    before = site.tree()
+    command = ["prlimit", f"--as={POD_BYTES}", f"--cpu={CPU_S}", *site.command("run")]
+    with ExitStack() as stack:
+        run = stack.enter_context(
+            subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=PROJECT)
+        )
+        waits(run)
+        _show_processes(site, [stack.enter_context(enlarged(name, LARGE)) for name in NAMES])
+        ended(run)
+
+    shutil.rmtree(site.root / "proc")
+    assert site.tree() == before
+
+
+# All that is read whole: what root alone writes, the program itself, or the kernel in a known length.
+READ_WHOLE = {
+    "cli/demo.py: Path(sys.executable)",
+    "cli/demo.py: path",
+    "cli/nvidia_flags.py: files('installer.cli').joinpath('nvidia.toml')",
+    "cli/program.py: Path(options_file)",
+    "fleet/own_pod.py: api.account / 'token'",
+    "host/inodes.py: Path(f'/proc/self/fdinfo/{fd}')",
+    "host/kernel.py: Path('/proc/sys/kernel/random/boot_id')",
+    "host/kubernetes.py: self.account / 'namespace'",
+    "host/kubernetes.py: self.account / 'token'",
+    "host/own_version.py: package / COMMIT",
+    "lifecycle/handover.py: supervision.current_run().options",
+    "metrics/listening.py: self.path",
+    "report/doctor/verb.py: files(__package__).joinpath('checks.toml')",
+    "supervisor.py: file",
+}
+
+
+def test_no_other_file_is_read_without_a_bound() -> None:
+    found = set()
+    for path in (PROJECT / "installer").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            method = node.func.attr
+            if method in {"read_text", "read_bytes"} or (method == "read" and not node.args):
+                found.add(f"{path.relative_to(PROJECT / 'installer')}: {ast.unparse(node.func.value)}")
+
+    assert found == READ_WHOLE
 
 
 OPENER = """
