@@ -238,6 +238,29 @@ def test_a_stop_is_outlasted_as_long_as_it_may_take(
 # Who answers as systemd, on a bus or on its own socket.
 
 
+def test_systemds_own_socket_is_asked_first_and_then_the_shared_bus_not_at_all(tmp_path: Path) -> None:
+    host = Host.under(PurePosixPath(tmp_path))
+    systemd_itself = FakeSystemd({UNIT: FakeUnit()}, behind_bus=False)
+    connections = []
+
+    def shared(connection: socket.socket) -> None:
+        connections.append(connection)
+
+    for place in ("run/systemd", "run/dbus"):
+        (tmp_path / place).mkdir(parents=True)
+    with (
+        serving(tmp_path / "run/systemd/private", systemd_itself),
+        serving(tmp_path / "run/dbus/system_bus_socket", shared),
+    ):
+        state = systemd.read_unit(host, UNIT)
+        unit_jobs.restart(host, UNIT, PATIENT)
+
+    assert systemd.buses(host)[0].name == "private"
+    assert state.active == "active"
+    assert systemd_itself.units[UNIT].starts == 1
+    assert connections == []
+
+
 def drivel(connection: socket.socket) -> None:
     """Say OK, then bytes without end."""
     connection.recv(65536)
