@@ -438,6 +438,17 @@ def test_with_turns_a_node_that_is_down_does_not_stop_the_update_of_the_others(
     assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == expected
 
 
+@pytest.mark.parametrize(
+    ("components", "expected"), [((), 1), (("components/auto",), 1), (("components/turns",), "10%")], ids=str
+)
+def test_the_component_for_turns_lets_an_update_pass_nodes_that_are_down(
+    layer: Layer, components: tuple[str, ...], expected: int | str
+) -> None:
+    daemon_set = by_name(layer("overlays/auto", *components))["DaemonSet", NAMESPACE]
+
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == expected
+
+
 @pytest.mark.parametrize(("settings", "expected"), [((), "100%"), (("uninstallMaxUnavailable=5%",), "5%")])
 def test_an_uninstall_of_all_nodes_has_a_pace_of_its_own(settings: tuple[str, ...], expected: str) -> None:
     (daemon_set,) = of_kind(charted("uninstall=true", "maxUnavailable=3", *settings), "DaemonSet")
