@@ -95,3 +95,20 @@ def test_each_row_is_there_once_and_whole_and_a_defect_has_a_test_or_a_reason() 
     assert [each["id"] for each in defects() if bool(each.get("tests")) == bool(each.get("why"))] == []
     assert all(row.keys() - {"tests"} == {"where", "theirs", "ours"} for row in differences())
     assert len({row["where"] for row in differences()}) == len(differences())
+
+
+def test_the_document_names_what_ours_adds_and_what_it_refuses() -> None:
+    written, readiness = (_row_of(name) for name in ("Written besides", "Readiness"))
+    install_dir = next(
+        line for line in DOCUMENT.read_text().splitlines() if "`--toolkit-install-dir`" in line
+    )
+
+    assert "`toolkit.pid.options`" in written
+    assert "`--no-runtime-config`" in readiness
+    assert "has .. is refused" in install_dir
+
+
+def _row_of(where: str) -> str:
+    """Return the line of the table of what else differs."""
+    (line,) = (line for line in DOCUMENT.read_text().splitlines() if line.startswith(f"| {where} |"))
+    return line
