@@ -28,7 +28,7 @@ ELF_HEADER: Final = struct.Struct("<32xQ14xHH6x")
 # type, offset and size in the file
 PROGRAM_HEADER: Final = struct.Struct("<I4xQ16xQ")
 PT_INTERP: Final = 3  # the program header that names the dynamic loader
-LINKED: Final = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
+LINKED: Final = re.compile(r"^[ \t]+(\S+) => (/\S+) \(0x", re.MULTILINE)
 LAST_LINES: Final = 5  # of the output of a container that has ended by itself
 END_SEEN_S: Final = 2.0  # for an engine to see the end of a container
 RETRY_S: Final = 0.2  # between two tries to remove a test container

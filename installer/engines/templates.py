@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Final
 
+from installer.engines.yaml_events import MOST_CHARACTERS, list_events
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.engine import Engine, EngineState, TemplateFlaw, Version
 from installer.model.files import Kind
-
-MOST_YAML: Final = 1 << 20  # the longest settings that are parsed; usual settings have some lines
 
 
 def find_template(
@@ -96,12 +94,12 @@ def _find_yaml_flaw(host: Host, path: PurePosixPath) -> str:
     text = ""
     with suppress(InstallerError):
         text = _read_text(host, path)
-    if not text.strip() or len(text) > MOST_YAML:
+    if not text.strip() or len(text) > MOST_CHARACTERS:
         return ""
     import yaml  # few nodes have such a file
 
     try:
-        for _ in yaml.parse(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader)):
+        for _ in list_events(text):
             pass
     except yaml.MarkedYAMLError as error:
         if error.problem_mark is None:

@@ -38,7 +38,8 @@ UNSTARTED: Final = range(125, 128)  # chroot(1): chroot failed; the program cann
 OF_SIGNALS: Final = 128  # a shell adds the number of the signal that ended its program
 # Words of Go's runtime on stderr, which no text brings about (src/runtime/panic.go, signal_unix.go).
 CUT_SHORT: Final = re.compile(r"^(?:fatal error: |runtime/cgo: |SIG[A-Z]+: )", re.MULTILINE)
-PANIC: Final = re.compile(r"^panic: .*(?=\n(?:.*\n)*?goroutine )", re.MULTILINE)
+PANIC: Final = re.compile(r"^panic: .*", re.MULTILINE)
+TRACE: Final = "\ngoroutine "
 
 
 class LateError(InstallerError):
@@ -55,9 +56,9 @@ class Ran(Struct, frozen=True):
     @property
     def last_line(self) -> str:
         """Return the last line of stderr, where Go programs write why they gave up."""
-        panic = PANIC.search(self.stderr)
-        if panic is not None:  # the trace of the goroutines follows
-            return panic[0][:300]
+        panic = _find_panic(self.stderr)
+        if panic:  # the trace of the goroutines follows
+            return panic[:300]
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         if not lines:
             return f"exit code {self.returncode}"
@@ -71,7 +72,15 @@ class Ran(Struct, frozen=True):
     @property
     def has_panicked(self) -> bool:
         """Whether a Go program has ended by a panic, perhaps because of the text that it was to read."""
-        return PANIC.search(self.stderr) is not None
+        return _find_panic(self.stderr) != ""
+
+
+def _find_panic(stderr: str) -> str:
+    """Return the first line of a panic of Go's runtime; "" without a trace of the goroutines below it."""
+    panic = PANIC.search(stderr)
+    if panic is None or stderr.find(TRACE, panic.end()) < 0:
+        return ""
+    return panic[0]
 
 
 def is_program(host: Host, path: PurePosixPath) -> bool:

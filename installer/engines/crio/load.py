@@ -10,15 +10,19 @@ import tomllib
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from installer.config_text import Key, Tree, value_at
 from installer.engines.crio.next_start import RUNTIMES, NextStart
 from installer.engines.pipes import CDI_DIRECTORIES, find_cdi_pipes
+from installer.engines.yaml_events import MOST_CHARACTERS, list_events
 from installer.errors import InstallerError
 from installer.model.effective import is_ours
 from installer.model.engine import LoadError, LoadInput, Version
 from installer.model.files import Kind
+
+if TYPE_CHECKING:
+    from yaml.events import NodeEvent
 
 CGROUP_MANAGERS: Final = ("systemd", "cgroupfs")
 SYSTEM_SLICE: Final = "system.slice"
@@ -70,7 +74,6 @@ APPARMOR_ENABLED: Final = PurePosixPath("/sys/module/apparmor/parameters/enabled
 APPARMOR_PARSER: Final = PurePosixPath("/sbin/apparmor_parser")
 # CRI-O loads its default itself.
 APPARMOR_PROFILES: Final = frozenset({"", "crio-default", "unconfined"})
-LONGEST_YAML: Final = 1 << 20
 NULLS: Final = ("", "~", "null", "Null", "NULL")
 HOOK_VERSIONS: Final = frozenset({"", "0.1.0", "1.0.0"})
 HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"
@@ -361,23 +364,50 @@ def _find_bad_classes(start: NextStart, name: str, tables: Collection[str]) -> I
 
 def _find_flaw_of_classes(text: str, tables: Collection[str]) -> str:
     """Find the flaw of a YAML text in which each of ``tables`` must be a mapping; "" for no flaw."""
-    if len(text) > LONGEST_YAML:
+    if len(text) > MOST_CHARACTERS:
         return ""
     import yaml  # few nodes have such a file
+    from yaml.events import MappingStartEvent, NodeEvent
 
+    documents = 0
+    flaw = ""
+    name: NodeEvent | None = None
     try:
-        tree = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # noqa: S506 - texts only
-    except (yaml.YAMLError, RecursionError):
+        for level, event in list_events(text):
+            if level > 1 or not isinstance(event, NodeEvent):
+                continue
+            if level == 0:
+                documents += 1
+                if not isinstance(event, MappingStartEvent) and not _is_null(event):
+                    flaw = "is not a mapping of YAML"
+            elif name is None:
+                name = event
+            else:
+                flaw = flaw or _find_flaw_of_class(name, event, tables)
+                name = None
+    except yaml.YAMLError:
         return "is not valid YAML"
-    if tree in (None, *NULLS):
+    if documents > 1:
+        return "is not valid YAML"
+    return flaw
+
+
+def _find_flaw_of_class(name: "NodeEvent", value: "NodeEvent", tables: Collection[str]) -> str:
+    """Return the flaw of a value that has to be a mapping if its name is in ``tables``; "" for no flaw."""
+    from yaml.events import AliasEvent, MappingStartEvent, ScalarEvent
+
+    # Go compares the names of fields without their case.
+    if not isinstance(name, ScalarEvent) or name.value.lower() not in tables:
         return ""
-    if not isinstance(tree, dict):
-        return "is not a mapping of YAML"
-    for name, value in tree.items():
-        # Go compares the names of fields without their case.
-        if str(name).lower() in tables and value not in NULLS and not isinstance(value, dict):
-            return f"has {name} that is no mapping"
-    return ""
+    if isinstance(value, (AliasEvent, MappingStartEvent)) or _is_null(value):
+        return ""
+    return f"has {name.value} that is no mapping"
+
+
+def _is_null(event: "NodeEvent") -> bool:
+    from yaml.events import ScalarEvent
+
+    return isinstance(event, ScalarEvent) and event.value in NULLS
 
 
 def _find_bad_apparmor_profile(start: NextStart) -> Iterator[LoadError]:
