@@ -138,6 +138,19 @@ def test_a_verb_beside_a_run_looks_at_the_node_of_that_run(site: Site) -> None:
     assert "/etc/docker/daemon.json" in beside.stdout
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["no host root", "its host root named"])
+def test_a_verb_beside_a_run_takes_its_mounts(site: Site, *, named: bool) -> None:
+    elsewhere = site.root.parent / "configs"
+    (site.root / "etc/docker").rename(elsewhere)
+    words = ["--pid-file", str(site.root / PIDFILE)]
+    if named:
+        words += ["--host-root", f"{site.root}/"]
+    with site.running("--mount", f"/etc/docker={elsewhere}"):
+        beside = preloaded.run([sys.executable, "-m", "installer", "status", *words])
+
+    assert "ok  /etc/docker/daemon.json" in beside.stdout
+
+
 def test_a_ledger_that_only_remembers_a_failed_plan_is_no_install_and_uninstall_removes_it(
     site: Site,
 ) -> None:

@@ -248,9 +248,11 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
         for field in ("mode", "driver_root", "toolkit_source"):
             values[field] = flags.DEFAULTS[field]
     values = flags.DEFAULTS | values
-    if verb not in ALONE and given.isdisjoint({"host_root", "mount"}):
+    if verb not in ALONE and "mount" not in given:
+        named_root = PurePosixPath(values["host_root"]) if "host_root" in given else None
         beside = _find_run_beside(Path(values["pid_file"]))
-        if beside is not None:
+        # The mounts of a run belong to its host root.
+        if beside is not None and named_root in {None, beside.host_root}:
             values["host_root"] = str(beside.host_root)
             values["mount"] = tuple(f"{path}={here}" for path, here in beside.mounts)
     options = flags.options_from(values, given)
