@@ -131,7 +131,7 @@ def test_a_single_key_of_ours_that_is_gone_is_drift(installed: Site) -> None:
 def test_a_verb_beside_a_run_looks_at_the_node_of_that_run(site: Site) -> None:
     command = [sys.executable, "-m", "installer", "status", "--pid-file", str(site.root / PIDFILE)]
     with site.running():
-        beside = preloaded.run(command)
+        beside = preloaded.run(command, preloaded.WITHOUT_ROOT)
         named = site.status()
 
     assert (beside.stdout, beside.returncode) == (named.stdout, named.returncode)
@@ -146,7 +146,8 @@ def test_a_verb_beside_a_run_takes_its_mounts(site: Site, *, named: bool) -> Non
     if named:
         words += ["--host-root", f"{site.root}/"]
     with site.running("--mount", f"/etc/docker={elsewhere}"):
-        beside = preloaded.run([sys.executable, "-m", "installer", "status", *words])
+        command = [sys.executable, "-m", "installer", "status", *words]
+        beside = preloaded.run(command, preloaded.WITHOUT_ROOT)
 
     assert "ok  /etc/docker/daemon.json" in beside.stdout
 

@@ -50,7 +50,7 @@ main()
 def test_without_root_it_says_once_that_it_needs_root_and_calls_nothing_bad(more: tuple[str, ...]) -> None:
     command = [sys.executable, "-c", AS_NOBODY.format(nobody=NOBODY), "doctor", *more]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env=preloaded.ENVIRONMENT
+        command, capture_output=True, text=True, timeout=60, check=False, env=preloaded.WITHOUT_ROOT
     )
 
     assert (done.returncode, done.stdout) == (1, "")

@@ -26,7 +26,10 @@ from tests.support.entry import PROJECT, SCRIPTS
 
 Done = subprocess.CompletedProcess[str]
 # A test reads a verb's events as a program does.
-ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), "TOOLKIT_INSTALLER_LOG_FORMAT": "json"}
+# A verb for which a test names no root would look at the machine of the tests: it finds none.
+ROOT = {"TOOLKIT_INSTALLER_HOST_ROOT": "/no-root-was-named"}
+WITHOUT_ROOT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), "TOOLKIT_INSTALLER_LOG_FORMAT": "json"}
+ENVIRONMENT = WITHOUT_ROOT | ROOT
 MOST = 1 << 16
 FEW = 256  # file descriptors of a server
 _one_at_a_time = Lock()
