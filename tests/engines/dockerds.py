@@ -16,7 +16,7 @@ from installer.engines.docker import api as dockerd
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig
 from tests.engines.spawn import start_logged
-from tests.support.waiting import children
+from tests.support.waiting import PATIENCE_S, children
 
 # dockerd does not run on an overlay: its data gets a directory beside it. It is pid 1 of its namespace.
 ENTER = """\
@@ -36,7 +36,6 @@ CONTAIN = (
 )
 QUIET = ("--bridge=none", "--iptables=false", "--ip6tables=false")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-WAIT_S = 20.0
 ASK_S = 5.0
 
 
@@ -46,7 +45,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
     for child in psutil.Process(process.pid).children() if process.poll() is None else []:
         child.kill()
-    process.wait(timeout=WAIT_S)
+    process.wait(timeout=PATIENCE_S)
 
 
 class Dockerd:
@@ -87,7 +86,7 @@ class Dockerd:
         places = {"LOWER": str(self._root), "CONFIG": str(self._scratch / "etc"), "INSIDE": PATH}
         environment = {"PATH": os.environ["PATH"], **places}
         self._process = start_logged([*CONTAIN, "dockerd", *QUIET, *flags], environment, self._log)
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 return None
@@ -134,7 +133,7 @@ class Dockerd:
         self.write(text)
         before, began = len(self.log), time.time()
         os.kill(self._pid, SIGHUP)
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             said = self.log[before:]
             if not self.runs:

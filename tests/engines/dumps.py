@@ -26,6 +26,7 @@ from installer.model.options import Options, RestartMode
 from installer.model.steps import WriteConfig
 from tests.change.golden import Case
 from tests.engines.conftest import Containerd
+from tests.support.waiting import HANGS_S
 
 OURS = frozenset(entry.name for entry in entries_for(Options()))
 HOST = Host.under(PurePosixPath("/"))
@@ -54,7 +55,7 @@ class Node:
 
     def _config(self, verb: str) -> subprocess.CompletedProcess[str]:
         command = [str(self.program), "--config", str(self.config), "config", verb]
-        return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=HANGS_S, check=False)
 
     def files(self) -> dict[PurePosixPath, bytes]:
         return {PurePosixPath(path): path.read_bytes() for path in sorted(self.directory.rglob("*.toml"))}

@@ -233,7 +233,7 @@ def main() -> None:
     SOCKET.unlink(missing_ok=True)
     server.stop(3600).wait()
     for each in answering:  # the last answers reach their callers, however busy the machine is
-        each.join(timeout=10)
+        each.join(timeout=3600)
     os._exit(0)
 
 

@@ -11,6 +11,7 @@ from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, SOURCE, Node
 from tests.engines.told import sentence, snapshot, starts
 from tests.engines.versions import EngineSet
+from tests.support.waiting import PATIENCE_S
 
 BEHAVIOUR = "/run/fake/behaviour"
 INSTALL = ("install", "--runtime", "containerd", *SOURCE, "--timeout", "5")
@@ -75,7 +76,7 @@ def test_an_engine_that_goes_wrong_is_rolled_back_and_left_alone_from_then_on(
     assert {path: text for path, text in snapshot(faked).items() if path not in LEFT} == files
     assert faked.show("containerd", "ActiveState") == "active"
     assert starts(faked) - count == 2
-    assert took_s < 60
+    assert took_s < PATIENCE_S
     after = snapshot(faked, times=True)
     again = [faked.installer(*INSTALL) for _ in range(3)]
     assert [done.returncode for done in again] == [1, 1, 1]

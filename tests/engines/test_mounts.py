@@ -14,6 +14,7 @@ from installer.host.files import Host
 from tests.engines.conftest import missing, must_run
 from tests.support.entry import NVIDIAS
 from tests.support.stand_in import stand_in_payload
+from tests.support.waiting import HANGS_S
 
 PROJECT = Path(__file__).parents[2]
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
@@ -80,7 +81,7 @@ class Container:
         command += [str(self.root), sys.executable, *(words or NVIDIAS)]
         environment = ENVIRONMENT | variables
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command, env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False
         )
 
     def text(self, config: str) -> str:

@@ -11,7 +11,7 @@ from tests.engines.cri import Container, Cri
 from tests.engines.nodes import OURS, SOURCE, Node
 from tests.engines.told import but_the_ledger, sentence, served, snapshot, starts
 from tests.host.servers import message
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.any_version
 
@@ -173,14 +173,14 @@ def test_a_config_that_takes_cri_down_is_rolled_back_with_the_reason(containerd_
     _unit_says(node, f"[Service]\nExecStart=\nExecStart=/bin/sh -c '{start}; exec containerd'")
     count, began = starts(node), time.monotonic()
 
-    done = node.installer("install", *SOURCE, "--timeout", "90")
+    done = node.installer("install", *SOURCE, "--timeout", str(2 * PATIENCE_S))
     took_s = time.monotonic() - began
-    again = node.installer("install", *SOURCE, "--timeout", "90")
+    again = node.installer("install", *SOURCE, "--timeout", str(2 * PATIENCE_S))
 
     assert (done.returncode, again.returncode) == (1, 1)
     assert "no corresponding runtime configured" in sentence(done.stderr)
     assert 'default_runtime_name = \\"gone\\"' in done.stderr
-    assert took_s < 60  # what is hopeless is not waited for
+    assert took_s < PATIENCE_S  # what is hopeless is not waited for
     assert starts(node) - count == 2
     assert served(node) == before
     node.installer("uninstall", check=True)

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.sampled(16)
 
 DROP_IN = "/run/systemd/system/containerd.service.d/site.conf"
 STATE = "/run/nvidia/toolkit/toolkit.pid.state"
-GOES_ON_S = 10.0
+CHECK_S = 120.0  # the time between two checks: what is told to a run has to come before
+GOES_ON_S = CHECK_S / 2
 
 
 def probed(node: Node, word: str) -> bool:
@@ -153,13 +154,12 @@ def test_an_edit_that_nobody_restarts_for_is_waited_for_once_and_an_undo_does_no
     again = node.installer("install", *SOURCE, check=True)
     text = node.read(CONTAINERD)
     node.write(CONTAINERD, f"{text}\n# edited\n")
-    began = time.monotonic()
-    node.installer("uninstall", check=True)
+    undone = node.installer("uninstall", check=True)
 
-    assert time.monotonic() - began < GOES_ON_S
     assert done.stderr.count('"waiting for a restart by others"') == 1
     assert took_s < 30 + GOES_ON_S
-    assert "waiting for a restart" not in again.stderr
+    for each in (again, undone):
+        assert "waiting for a restart" not in each.stderr
 
 
 def test_what_others_have_changed_is_brought_into_force_where_that_is_accepted(containerd_node: Node) -> None:
