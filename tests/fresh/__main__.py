@@ -76,7 +76,8 @@ as_user git init --quiet
 commit first
 as_user git clone --quiet "$origin" /home/user/clone
 cd /home/user/clone
-as_user make demo
+as_user make demo >/tmp/demo || { cat /tmp/demo; exit 1; }
+grep "fetching pip" /tmp/demo
 test ! -e .cache # package lists and the like are for make test
 """
 UPGRADED = """\
