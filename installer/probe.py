@@ -65,16 +65,23 @@ def _has_checked(pid_file: str) -> bool:
 
 
 def _find_reason(pid_file: str, pid: int) -> str:
-    """Return the problem of the last check of a process, in the words of ``status``; "" without a problem."""
+    """Return the reason of the last check of a process, in the words of ``status``; "" without a reason."""
     if not _has_checked(pid_file):
         return AT_WORK
     from json import loads  # a yes does not need it
 
     check = loads(_text(f"{pid_file}.state"))
-    problem = check["problem"] if check["pid"] == pid else None
-    if not problem:
+    if check["pid"] != pid:
         return ""
-    return f"last check: {check['time']}: cannot {problem['text']}; {problem['remedy']}"
+    problem = check["problem"]
+    if problem:
+        return f"last check: {check['time']}: cannot {problem['text']}; {problem['remedy']}"
+    # With --restart-mode none a node is so for good.
+    unasked = " or ".join(engine["name"] for engine in check["engines"] if engine["serves"] is None)
+    if unasked:
+        state = "serves (it was not asked, or did not answer): restart or reload it"
+        return f"last check: {check['time']}: it is not known what {unasked} {state}"
+    return ""
 
 
 def _has_lock(pid: int, inode: int) -> bool:

@@ -76,6 +76,21 @@ def test_a_node_that_is_not_ready_for_the_problem_of_the_last_check_says_that_pr
     assert "1 at a time" not in of_another.stdout
 
 
+def test_a_node_whose_engines_were_not_asked_says_so_without_a_look_at_the_node(
+    image: Path, site: Site
+) -> None:
+    with site.running("--on-exit", "keep") as run:
+        until_it_sleeps(run.pid)
+        by_status = site.status("--ready")
+        (image / "toolkit-installer").unlink()  # what the probe would become
+        told = probed(image, site, "--ready")
+
+    reason = "it is not known what docker or containerd or crio serves "
+    assert told.returncode == by_status.returncode == 1
+    assert by_status.stdout.startswith(reason)
+    assert told.stdout.endswith(f": {by_status.stdout}"), told
+
+
 def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(
     image: Path, site: Site
 ) -> None:
