@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.any_version
 
 UNIT = "toolkit-installer-undo"
+WOULD_CHANGE = 10
 # What the operator's switch to NRI adds: no config of the engine is mounted then.
 WITH_NRI = {
     "RUNTIME": "containerd",
@@ -108,6 +110,12 @@ def _begin(node: Node, name: str, env: dict[str, str], places: dict[str, str]) -
     return container, log
 
 
+def _ask(node: Node, container: str, *root: str) -> list[CompletedProcess[str]]:
+    """Ask the verbs that change nothing in the toolkit's pod, as kubectl exec does."""
+    verbs = (("status",), ("plan", "--json"), ("verify", "--json"), ("doctor", "--json"))
+    return [node.cri.exec(container, PYTHON, "-m", "installer", *verb, *root) for verb in verbs]
+
+
 def _unit_state(node: Node) -> str:
     return node.run(["systemctl", "is-active", UNIT], check=False).stdout.strip()
 
@@ -131,8 +139,7 @@ def test_the_operators_ordinary_end_leaves_nothing_on_the_node(containerd_node: 
         node.path(path.replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
     files, before, count = snapshot(node), served(node), starts(node)
     first, log = _begin(node, "toolkit-first", CONTAINERD, PLACES)
-    status = node.cri.exec(first, PYTHON, "-m", "installer", "status")
-    doctor = node.cri.exec(first, PYTHON, "-m", "installer", "doctor", "--json")
+    told = {root: _ask(node, first, *root) for root in ((), ("--host-root", "/host"))}
     validator = node.cri.run_pod("nvidia", name="validator")
     validates = node.cri.start_container(validator, *VALIDATOR)
 
@@ -155,5 +162,10 @@ def test_the_operators_ordinary_end_leaves_nothing_on_the_node(containerd_node: 
     for name in ("toolkit-first", "toolkit-second"):
         node.path(f"/run/podlogs/{name}.log").unlink()
     assert snapshot(node) == files
-    assert status.returncode == 0, status.stdout
-    assert not [each for each in json.loads(doctor.stdout)["checks"] if "does not run" in str(each)]
+    for status, plan, verify, doctor in told.values():
+        assert (status.returncode, "ready: yes" in status.stdout) == (0, True), status.stdout
+        assert json.loads(plan.stdout)["obstacles"] == []
+        assert plan.returncode == WOULD_CHANGE, "an install by our own flags is another one"
+        assert verify.returncode == 0, verify.stdout + verify.stderr
+        assert json.loads(verify.stdout)
+        assert not [each for each in json.loads(doctor.stdout)["checks"] if "does not run" in str(each)]
