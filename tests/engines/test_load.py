@@ -73,8 +73,15 @@ def test_no_restart_of_ours_meets_registry_mirrors_beside_a_config_path(
 
 
 @pytest.mark.sampled(16)
-def test_a_base_spec_that_is_cut_short_after_the_install_is_told_and_not_restarted_into(
-    containerd_node: Node, cri: Cri
+@pytest.mark.parametrize(
+    ("damage", "flaw"),
+    [
+        pytest.param("rm {0}", "which is not there", id="gone"),
+        pytest.param("truncate --size 100 {0}", "which is no whole JSON", id="cut short"),
+    ],
+)
+def test_a_base_spec_that_is_spoilt_after_the_start_is_told_and_not_restarted_into(
+    containerd_node: Node, cri: Cri, damage: str, flaw: str
 ) -> None:
     node, spec = containerd_node, "/etc/containerd/cri-base.json"
     whole = node.run(["ctr", "oci", "spec"]).stdout
@@ -83,20 +90,25 @@ def test_a_base_spec_that_is_cut_short_after_the_install_is_told_and_not_restart
     node.write(CONTAINERD, spell(node, node.read(CONTAINERD), keys))
     node.restart_engine()
     files = node.read(CONTAINERD)
-    node.installer("install", *SOURCE, check=True)
     waiting = Waiting(node, cri)
+    words = f"base_runtime_spec of the runtime runc in {CONTAINERD} names {spec}, {flaw}"
+    remedy = f"put {spec} right, or remove base_runtime_spec from {CONTAINERD}"
+
+    node.run(["sh", "-c", damage.format(spec)])
+    waiting.refuses("install", words, remedy)
+    node.write(spec, whole)
+    node.installer("install", *SOURCE, check=True)
+    waiting.pid = node.pid_of()
     assert node.installer("status").returncode == 0
+    node.run(["sh", "-c", damage.format(spec)])
 
-    node.write(spec, whole[: len(whole) // 2])
-
-    words = f"base_runtime_spec of the runtime runc in {CONTAINERD} names {spec}, which is no whole JSON"
     status = node.installer("status")
     assert status.returncode == 1
     assert words in re.sub(r"\s+", " ", status.stdout)
     code, checks = doctor(node)
     assert code == 1
     assert any(words in found for found in bad(checks).values())
-    waiting.refuses("uninstall", words, f"put {spec} right, or remove base_runtime_spec from {CONTAINERD}")
+    waiting.refuses("uninstall", words, remedy)
     node.write(spec, whole)
     node.installer("uninstall", check=True)
     assert node.read(CONTAINERD) == files
