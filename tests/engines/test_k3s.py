@@ -5,16 +5,21 @@ It looks for the toolkit and writes the whole config of its containerd anew.
 Where it looks and what it writes: engine-facts.md#k3s-start.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from tests.engines.distribution import TOOLKIT, UNSEEN, Distribution
-from tests.engines.nodes import PYTHON, SOURCE
+from tests.engines.nodes import PYTHON, SOURCE, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.rancher_nodes import TEMPLATE, name_of, rancher, use_template
 from tests.engines.told import bad, doctor, sentence, snapshot
 from tests.support.entry import NVIDIAS
 
 __all__ = ["rancher"]  # a fixture
+
+PCI = "/sys/bus/pci/devices"
 
 
 @pytest.mark.sampled(16)
@@ -53,6 +58,16 @@ def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
     assert rancher.handlers() == {"runc": ""}
 
 
+@contextmanager
+def _gpu(node: Node) -> Iterator[None]:
+    """Show a GPU on the node's PCI bus."""
+    node.run(["mount", "-t", "tmpfs", "none", PCI])
+    node.write(f"{PCI}/0000:17:00.0/vendor", "0x10de\n")
+    node.write(f"{PCI}/0000:17:00.0/class", "0x030200\n")
+    yield
+    node.run(["umount", PCI])
+
+
 @pytest.mark.sampled(16)
 def test_a_template_of_its_owner_without_our_runtime_is_told_before_a_restart(rancher: Distribution) -> None:
     node, name = rancher.node, name_of(rancher.unit)
@@ -61,10 +76,13 @@ def test_a_template_of_its_owner_without_our_runtime_is_told_before_a_restart(ra
     files, pid = snapshot(node), node.pid_of(rancher.unit)
 
     planned, refused = node.installer("plan", *SOURCE), node.installer("install", *SOURCE)
+    with _gpu(node):  # else doctor has nothing against such a template
+        code, checks = doctor(node)
 
-    assert (planned.returncode, refused.returncode) == (1, 1), refused.stderr
+    assert (planned.returncode, refused.returncode, code) == (1, 1, 1), refused.stderr
     said = f"its template {path} defines no runtime nvidia that starts {TOOLKIT}"
     assert said in planned.stdout + planned.stderr
+    assert said in bad(checks)["config-accepted"]
     assert said in sentence(refused.stderr)
     assert "containerd.runtimes.nvidia] with runtime_type" in sentence(refused.stderr)
     assert (snapshot(node), node.pid_of(rancher.unit)) == (files, pid)
@@ -95,6 +113,24 @@ def test_a_template_of_its_owner_without_our_runtime_is_told_before_a_restart(ra
     pid = node.pid_of(rancher.unit)
     node.installer("uninstall", check=True)
     assert node.pid_of(rancher.unit) == pid
+
+
+@pytest.mark.sampled(16)
+def test_a_template_that_its_owner_mends_after_a_failure_needs_no_retry(rancher: Distribution) -> None:
+    node, name = rancher.node, name_of(rancher.unit)
+    own = node.read(TEMPLATE.replace("NAME", name).replace("config-v3.toml.tmpl", "config.toml"))
+    # What the imports define is not known before the restart: nothing.
+    use_template(rancher, own.replace("version = 3\n", 'version = 3\nimports = ["/srv/none/*.toml"]\n'))
+    wanted = ("install", *SOURCE, "--timeout", "5")
+    failed, refused = node.installer(*wanted), node.installer(*wanted)
+
+    use_template(rancher, '{{ template "base" . }}\n')
+    done = node.installer("install", *SOURCE)
+
+    assert (failed.returncode, refused.returncode) == (1, 1), failed.stderr
+    assert "failed before" in sentence(refused.stderr)
+    assert done.returncode == 0, done.stderr
+    assert rancher.handlers() == {"runc": "", "nvidia": TOOLKIT}
 
 
 # As the GPU Operator, told of k3s (toolkit.env), hands that on with mounts of the two directories.
