@@ -219,9 +219,15 @@ def test_programs_stay_while_crio_starts_them(crio: Node) -> None:
     crio.installer("install", *ASKED, "--set-as-default", check=True)
     starts_of_ours = starts(crio, "crio")
 
-    left = [crio.installer("uninstall", "--restart-mode", "none") for _ in range(2)]
+    left = [crio.installer("uninstall", "--restart-mode", "none")]
+    between = crio.installer("status")
+    left.append(crio.installer("uninstall", "--restart-mode", "none"))
 
     assert [each.returncode for each in left] == [4, 4]
+    assert between.returncode == 1, between.stdout
+    told = " ".join(between.stdout.split())
+    assert "incomplete, cannot undo everything (CRI-O still " in told
+    assert "its restart: until then it may start our programs" in told
     reason = (
         "undo everything (CRI-O still serves nvidia, nvidia-cdi, nvidia-legacy, because it was not restarted)"
     )
@@ -583,10 +589,14 @@ def test_a_hook_that_crio_reads_from_its_next_start_on_is_pending(owned: Node) -
     owned.restart("crio")
     owned.run(["rm", OWNERS])
     told, (_, checks) = owned.installer("status"), doctor(owned)
+    again = [owned.installer(verb, *ASKED, "--crio-hook") for verb in ("plan", "install")]
     assert told.returncode == 0, told.stdout
     assert "crio  " in told.stdout
     assert "pending: cannot give CRI-O the hook" in told.stdout
     assert "pending" in warned(checks)["installation"]
+    for each in again:
+        assert "to hooks_dir" not in each.stdout + each.stderr
+        assert "restart crio.service" in each.stdout + each.stderr
     owned.restart("crio")
     assert "pending" not in owned.installer("status").stdout
 
