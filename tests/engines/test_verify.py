@@ -14,7 +14,7 @@ import pytest
 from tests.engines.cri import Cri
 from tests.engines.images import IMAGE
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.told import snapshot
+from tests.engines.told import bad, doctor, snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
@@ -132,6 +132,32 @@ def test_the_end_of_a_container_that_does_not_stay_is_explained(node: Node) -> N
     assert f"the log of {'Docker' if node.engine == 'docker' else 'containerd'}" in found["nvidia"]["remedy"]
     assert [found[name]["level"] for name in RUNTIMES] == ["bad", "ok", "ok"], found
     assert left(node) == before
+
+
+@pytest.mark.sampled(16)
+def test_read_only_cgroups_are_the_reason_in_verify_and_a_bad_check_of_doctor(node: Node) -> None:
+    installed(node)
+    before = left(node)
+
+    mounts = [mount.split(" ")[4:6] for mount in node.read("/proc/1/mountinfo").splitlines()]
+    # With cgroup v1 there is a mount for each controller.
+    cgroups = [place for place, how in mounts if place.startswith("/sys/fs/cgroup") and how.startswith("rw")]
+    for place in cgroups:
+        node.run(["mount", "-o", "remount,ro,bind", place])
+    try:
+        code, found = verify(node)
+        _, checks = doctor(node)
+    finally:
+        for place in cgroups:
+            node.run(["mount", "-o", "remount,rw,bind", place])
+
+    assert code == 1
+    for each in found.values():
+        assert each["found"].startswith("no container could be run: ")
+        assert "read-only file system" in each["found"]
+    assert "cgroup" in bad(checks)["engine-below"]
+    assert left(node) == before
+    assert verify(node)[0] == 0
 
 
 def kill_one(node: Node) -> None:
