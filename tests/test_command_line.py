@@ -288,19 +288,32 @@ def test_colours_are_for_a_terminal_that_has_them_and_a_user_who_wants_them(
     host: dict[str, str], variables: dict[str, str]
 ) -> None:
     environment = WIDE | host | variables | {"TOOLKIT_INSTALLER_LOG_FORMAT": "auto"}
-    shown = b""
-    for verb in ("plan", "install"):
-        ours, terminal = pty.openpty()
-        command = [sys.executable, "-m", "installer", verb]
-        with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment):
-            os.close(terminal)
-            with suppress(OSError):  # its last process has closed the terminal
-                while some := os.read(ours, 1 << 16):
-                    shown += some
-        os.close(ours)
+    shown = on_terminal("plan", environment) + on_terminal("install", environment)
 
     assert b"installed" in shown
     assert (b"\x1b[" in shown) == (variables == {"TERM": "xterm"}), shown
+
+
+def on_terminal(verb: str, environment: dict[str, str]) -> bytes:
+    """Return what a verb shows on a terminal."""
+    shown = b""
+    ours, terminal = pty.openpty()
+    command = [sys.executable, "-m", "installer", verb]
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment):
+        os.close(terminal)
+        with suppress(OSError):  # its last process has closed the terminal
+            while some := os.read(ours, 1 << 16):
+                shown += some
+    os.close(ours)
+    return shown
+
+
+@pytest.mark.parametrize("verb", ["doctor", "plan"])
+def test_a_terminal_with_colours_shows_no_escape_as_characters(host: dict[str, str], verb: str) -> None:
+    shown = on_terminal(verb, WIDE | host | {"TERM": "xterm-256color"})
+
+    assert b"\x1b[32m" in shown
+    assert b"\\u001b" not in shown
 
 
 @pytest.mark.parametrize(

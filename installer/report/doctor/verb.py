@@ -157,7 +157,9 @@ def _format_finding(finding: Finding, columns: int) -> Iterator[str]:
             remedy += f" (seen in {', '.join(finding.seen_in)})"
         lines += _wrap(remedy, width)
 
-    level = click.style(f"{finding.level:<4}", fg=COLOURS[finding.level], bold=bool(finding.remedy))
+    # None, because click writes an escape for ``bold=False``, too, which our streams would spell out.
+    bold = True if finding.remedy else None
+    level = click.style(f"{finding.level:<4}", fg=COLOURS[finding.level], bold=bold)
     first, *others = lines
     yield f"  {level}  {finding.name:<{NAMES}} {first}"
     for line in others:
