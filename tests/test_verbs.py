@@ -134,6 +134,7 @@ def test_a_payload_that_cannot_run_here_is_refused_before_anything_changes(site:
         ),
         (".", "cannot find an NVIDIA container toolkit under {}; use {right}"),
         ("empty", "cannot find an NVIDIA container toolkit under {}/empty; name its root"),
+        ("loop", "cannot follow {}/loop (its links go round in a circle); correct the links"),
     ],
 )
 def test_a_toolkit_source_with_a_mistake_names_the_mistake(site: Site, named: str, sentence: str) -> None:
@@ -142,6 +143,7 @@ def test_a_toolkit_source_with_a_mistake_names_the_mistake(site: Site, named: st
     site.source.rename(top / "artifacts")
     (top / "empty" / "inside").mkdir(parents=True)
     (top / "file").write_text("")
+    (top / "loop").symlink_to("loop")
 
     said = site.refuses("install", "--toolkit-source", str(top / named))
 

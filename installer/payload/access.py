@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host, entries, entry_of, restrict
-from installer.host.inodes import translated
+from installer.host.inodes import resolve_local, translated
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK, TRUST_LEDGER
 from installer.host.programs import find_file, run_in
@@ -220,9 +220,9 @@ def read_artifacts(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[Artifa
         sums: SHA-256 digests by path relative to ``root``; files with a sum are not read to compute one.
 
     Raises:
-        InstallerError: a file cannot be read.
+        InstallerError: a file cannot be read, or the links of the root go round in a circle.
     """
-    top = Path(root).resolve()
+    top = Path(resolve_local(root))
     found = []
     for name in REQUIRED:
         place = _find(root, name)
