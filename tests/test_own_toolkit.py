@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import preloaded
-from tests.support.site import DAEMON_JSON, ENGINES, TOOLKIT, Site
+from tests.support.site import DAEMON_JSON, ENGINES, TOOLKIT, Site, sentence
 from tests.support.stand_in import PROGRAMS, stand_in_payload
 
 RUNTIME = "usr/bin/nvidia-container-runtime"
@@ -55,6 +55,21 @@ def test_programs_are_used_where_they_are_and_all_of_them_stay_as_they_were(clea
     assert (clean.root / PACKAGES_CONFIG).read_text() == "# the package's own\n"
 
     assert call(clean, "uninstall").returncode == 0
+
+
+def test_a_host_without_a_package_gets_the_ways_to_a_toolkit(site: Site) -> None:
+    for program in (site.root / "usr/bin").iterdir():
+        program.unlink()
+    for library in (site.root / "usr").glob("lib*/**/libnvidia-container*"):
+        library.unlink()
+
+    done = call(site, "install")
+
+    problem = f"cannot find an NVIDIA container toolkit under {site.root}; "
+    package = "install NVIDIA's package nvidia-container-toolkit there"
+    fetch = "fetch its files (images/fetch-payload DIRECTORY "
+    assert sentence(done).startswith(f"{problem}{package}, or {fetch}")
+    assert "name its root" not in sentence(done)
 
 
 def test_an_update_by_the_package_manager_is_no_drift(site: Site) -> None:

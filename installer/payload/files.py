@@ -240,6 +240,8 @@ _LIBRARY_DIRS: Final = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch6
 
 # e_machine of the ELF header (elf.h), by what uname(2) calls the node.
 _MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+# The architecture in the names of NVIDIA's packages for Debian, which images/fetch-payload takes.
+_PACKAGED_FOR: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def search_paths(name: str) -> tuple[PurePosixPath, ...]:
@@ -249,7 +251,7 @@ def search_paths(name: str) -> tuple[PurePosixPath, ...]:
 
 
 def check_artifacts(
-    facts: PayloadFacts, source_root: PurePosixPath, *, by_cdi: bool = False
+    facts: PayloadFacts, source_root: PurePosixPath, *, by_cdi: bool = False, in_place: bool = False
 ) -> Iterator[InstallerError]:
     """Yield why a node cannot use a source: files are missing or unusable."""
     found = {artifact.name for artifact in facts.artifacts}
@@ -264,6 +266,14 @@ def check_artifacts(
         what = _join(missing) if found else "an NVIDIA container toolkit"
         right = Option("toolkit-source", str(facts.complete_root))
         yield _refuse(f"find {what} under {source_root}", "use ", right)
+    elif not found and in_place:
+        package = "install NVIDIA's package nvidia-container-toolkit there"
+        fetch = f"images/fetch-payload DIRECTORY {_PACKAGED_FOR[facts.machine]}"
+        yield _refuse(
+            f"find an NVIDIA container toolkit under {source_root}",
+            f"{package}, or fetch its files ({fetch}) and use ",
+            Option("toolkit-source", "DIRECTORY/deb"),
+        )
     elif not found:
         flaw = f" ({facts.source_flaw})" if facts.source_flaw else ""
         where = ", which is / if apt or dnf installed it"

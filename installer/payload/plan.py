@@ -64,7 +64,9 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     wrappers and the libraries.
     """
     found = require(facts.payload)
-    obstacle = next(check_artifacts(found, options.toolkit_source, by_cdi=by_cdi), None)
+    obstacle = next(
+        check_artifacts(found, options.toolkit_source, by_cdi=by_cdi, in_place=options.in_place), None
+    )
     if obstacle is not None:
         return Part(PartId.TOOLKIT, rows=Record(toolkit=facts.record.toolkit), obstacles=(obstacle,))
     rendered = "" if by_cdi else _render(facts, options, low_level)
