@@ -264,6 +264,16 @@ def test_a_flag_hides_all_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> No
         ("run", {"RUNTIME": "docker,x"}, "'x' is not one of"),
         ("status --mount x", {}, "cannot mount 'x'; write --mount HOST=HERE"),
         ("plan --socket foo=/x --log-format text", {}, "cannot tell which engine --socket foo=/x is for; "),
+        (
+            "install --runtime docker --runtime containerd --config crio=/no-root-was-named/x --log-format text",
+            {},
+            "cannot use --config crio=PATH with docker and containerd; add --runtime crio, or leave it out",
+        ),
+        (
+            "plan --runtime docker --drop-in-config crio=/no-root-was-named/x --log-format text",
+            {},
+            "cannot use --drop-in-config crio=PATH with docker; add --runtime crio, or leave it out",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_said_in_a_sentence_and_is_code_2(

@@ -256,6 +256,8 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
             values["host_root"] = str(beside.host_root)
             values["mount"] = tuple(f"{path}={here}" for path, here in beside.mounts)
     options = flags.options_from(values, given)
+    if verb in INSTALLING:
+        flags.refuse_unused_paths(options)
     if has_all_flags:
         allow_files()
     return options

@@ -297,6 +297,22 @@ def _refuse_paths(configs: Collection[str], drop_ins: Collection[str]) -> None:
             raise UsageError(problem, remedy="use --config: it reads no other file")
 
 
+def refuse_unused_paths(options: Options) -> None:
+    """Raise UsageError for a config or a drop-in of an engine that is not configured.
+
+    A socket counts for engines of an earlier install, too.
+    """
+    if options.auto:
+        return
+    for name, places in options.places.items():
+        if name in options.engines:
+            continue
+        for flag, path in (("--config", places.config), ("--drop-in-config", places.drop_in)):
+            if path is not None:
+                problem = f"use {flag} {name}=PATH with {' and '.join(options.engines)}"
+                raise UsageError(problem, remedy=f"add --runtime {name}, or leave it out")
+
+
 def _refuse_modes(options: Options, values: Mapping[str, Any], given: frozenset[str]) -> None:
     """Raise UsageError for flags in conflict with the mode."""
     if options.mode.by_cdi:
