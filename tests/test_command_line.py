@@ -252,6 +252,28 @@ def test_a_flag_hides_all_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> No
         ),
         ("install --set-as-default true", {}, "install takes no word 'true': a switch has no value."),
         ("install --dry-run", {}, "Use toolkit-installer plan: it shows what install would change."),
+        (
+            "install --no-daemon",
+            {},
+            "--no-daemon is a flag of NVIDIA's installer: here toolkit-installer install ends when it is done; ",
+        ),
+        (
+            "run --nvidia-runtime-name x",
+            {},
+            "--nvidia-runtime-name is a flag of NVIDIA's installer: here use --runtime-name; nvidia-ctk-",
+        ),
+        (
+            "--toolkit-install-dir=/x",
+            {},
+            "is a flag of NVIDIA's installer: here use --install-dir; nvidia-ctk-",
+        ),
+        ("install --enable-cdi", {}, "--enable-cdi is a flag of NVIDIA's installer: here use --mode cdi; "),
+        ("plan --cdi.enabled", {}, "--cdi.enabled is a flag of NVIDIA's nvidia-ctk: here use --mode cdi."),
+        (
+            "run --runtime-args x",
+            {},
+            "--runtime-args is a flag of NVIDIA's installer: nvidia-ctk-installer takes NVIDIA's command line.",
+        ),
         ("version", {}, "Write toolkit-installer --version."),
         ("help", {}, "Write toolkit-installer --help."),
         ("install docker now", {}, "install takes no word 'docker now'."),

@@ -55,6 +55,16 @@ VARIABLES: Final = (
     "A flag with a value, or with --[no-], can also be set by a variable: --runtime-name by"
     " TOOLKIT_INSTALLER_RUNTIME_NAME."
 )
+# What stands in the place of a flag of NVIDIA's installer that has another name and form here.
+FOR_NVIDIAS: Final = {
+    "no-daemon": "toolkit-installer install ends when it is done",
+    "cdi-enabled": "use --mode cdi",
+    "enable-cdi-in-runtime": "use --mode cdi",
+    "enable-nri-plugin": "use --nri",
+    "config-mode": "use --crio-hook",
+}
+# Flags of `nvidia-ctk runtime configure`.
+OF_NVIDIA_CTK: Final = frozenset({"--cdi.enabled", "--cdi.enable"})
 click.ParamType.envvar_list_splitter = ","  # between the values in an environment variable
 # Verbs that do not take the host's root and mounts from a ``run`` in the same container.
 ALONE: Final = frozenset({"run", "nri", "untaint"})
@@ -442,11 +452,32 @@ def _explain_option(error: click.NoSuchOption) -> click.UsageError:
     name = error.option_name
     if name == "--dry-run":
         return click.UsageError("Use toolkit-installer plan: it shows what install would change.", error.ctx)
-    if error.ctx is None or name not in {flag.name for flag in flags.FLAGS}:
+    if name not in {flag.name for flag in flags.FLAGS}:
+        sentence = _explain_nvidias_option(name)
+        return click.UsageError(sentence, error.ctx) if sentence else error
+    if error.ctx is None:
         return error
     if error.ctx.command is program:
         return click.UsageError(f"Write {name} after the verb: toolkit-installer VERB {name} ...", error.ctx)
     return click.UsageError(f"{error.ctx.info_name} takes no {name}.", error.ctx)
+
+
+def _explain_nvidias_option(name: str) -> str:
+    """Return a sentence for a flag of NVIDIA's programs, with our flag if there is one; "" for another."""
+    from installer.cli import nvidia_flags
+
+    if name in OF_NVIDIA_CTK:
+        return f"{name} is a flag of NVIDIA's nvidia-ctk: here use --mode cdi."
+    theirs = name.removeprefix("--")
+    row = next((row for row in nvidia_flags.rows() if theirs in row.names), None)
+    if row is None or not name.startswith("--"):
+        return ""
+    ours = FOR_NVIDIAS.get(row.name, "")
+    same = f"--{row.own or row.name}"
+    if not ours and same in {flag.name for flag in flags.FLAGS}:
+        ours = f"use {same}"
+    here = f"here {ours}; " if ours else ""
+    return f"{name} is a flag of NVIDIA's installer: {here}nvidia-ctk-installer takes NVIDIA's command line."
 
 
 def _explain_verb(error: click.exceptions.NoSuchCommand) -> click.UsageError:
