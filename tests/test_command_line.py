@@ -27,6 +27,7 @@ from tests.support.entry import VERSION
 from tests.support.site import CONTAINERD, DAEMON_JSON, PROJECT, Site
 
 NAME = "toolkit-installer"
+UNINSTALLS = ("remove", "delete", "undo", "stop")
 VERBS = ("run", "install", "plan", "uninstall")
 
 
@@ -276,6 +277,10 @@ def test_a_flag_hides_all_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> No
         ),
         ("version", {}, "Write toolkit-installer --version."),
         ("help", {}, "Write toolkit-installer --help."),
+        ("help plan", {}, "Write toolkit-installer plan --help."),
+        ("help nothing", {}, "Write toolkit-installer --help."),
+        *((word, {}, f"No such command '{word}'. Did you mean 'uninstall'?") for word in UNINSTALLS),
+        ("check", {}, "No such command 'check'. Did you mean 'status'?"),
         ("install docker now", {}, "install takes no word 'docker now'."),
         ("uninstall docker", {}, "uninstall takes no word 'docker'."),
         ("verify docker", {}, "verify takes no word 'docker'."),

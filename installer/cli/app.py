@@ -68,6 +68,8 @@ OF_NVIDIA_CTK: Final = frozenset({"--cdi.enabled", "--cdi.enable"})
 click.ParamType.envvar_list_splitter = ","  # between the values in an environment variable
 # Verbs that do not take the host's root and mounts from a ``run`` in the same container.
 ALONE: Final = frozenset({"run", "nri", "untaint"})
+# Verbs of other programs, and ours.
+SYNONYMS: Final = {**dict.fromkeys(("remove", "delete", "undo", "stop"), "uninstall"), "check": "status"}
 # Verbs that configure the engines in --runtime.
 INSTALLING: Final = frozenset({"run", "install", "plan"})
 # Verbs that a pod is for.
@@ -441,7 +443,7 @@ def _call(argv: Sequence[str]) -> int:
     except click.NoSuchOption as error:
         _explain_option(error).show()
     except click.exceptions.NoSuchCommand as error:
-        _explain_verb(error).show()
+        _explain_verb(error, argv).show()
     except click.ClickException as error:
         error.show()
     return Exit.USAGE
@@ -480,8 +482,19 @@ def _explain_nvidias_option(name: str) -> str:
     return f"{name} is a flag of NVIDIA's installer: {here}nvidia-ctk-installer takes NVIDIA's command line."
 
 
-def _explain_verb(error: click.exceptions.NoSuchCommand) -> click.UsageError:
-    """Return an error for an unknown verb; other programs have verbs where we have flags."""
-    if error.command_name in {"help", "version"}:
-        return click.UsageError(f"Write toolkit-installer --{error.command_name}.", error.ctx)
+def _explain_verb(error: click.exceptions.NoSuchCommand, words: Sequence[str]) -> click.UsageError:
+    """Return an error for an unknown verb; other programs have other verbs, or verbs where we have flags.
+
+    Args:
+        error: click's error.
+        words: the command line.
+    """
+    word = error.command_name
+    if word == "help":
+        verb = next((f"{verb} " for verb in words if verb in program.commands), "")
+        return click.UsageError(f"Write toolkit-installer {verb}--help.", error.ctx)
+    if word == "version":
+        return click.UsageError("Write toolkit-installer --version.", error.ctx)
+    if word in SYNONYMS:
+        return click.UsageError(f"No such command '{word}'. Did you mean '{SYNONYMS[word]}'?", error.ctx)
     return error
