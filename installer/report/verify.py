@@ -40,6 +40,9 @@ BAD: Final = "bad"
 GPU: Final = re.compile(r"/dev/nvidia\d+")
 PATIENCE_S: Final = 60.0  # for one container: no grace period of a pod runs out here, and a node may be busy
 HOOK: Final = "nvidia-container-runtime-hook"
+# containerd makes each pod from its pause image. In the error of a pull it names the image first.
+NO_PAUSE_IMAGE: Final = re.compile(r'failed to get sandbox image "([^"]+)"')
+AS_ABOVE: Final = "the same as above"
 # Only words of the shell: the container has no other program.
 END: Final = f"{MARK} end"
 TELLS: Final = f"""\
@@ -60,6 +63,7 @@ class Expectation(Struct, frozen=True):
         engine: The name of the engine.
         runtime: The runtime of the container; "" if ``binary`` is a hook that each container starts.
         binary: Our wrapper.
+        socket: The socket of the engine.
         devices: The device nodes of the node's GPUs.
         driver: The version of the driver.
     """
@@ -67,6 +71,7 @@ class Expectation(Struct, frozen=True):
     engine: str
     runtime: str
     binary: PurePosixPath
+    socket: PurePosixPath
     devices: tuple[str, ...] = ()
     driver: str = ""
 
@@ -116,17 +121,24 @@ def verify(options: Options, *, as_json: bool) -> Exit:
         document = {"schema": SCHEMA, "verdict": BAD if failed else OK, "runtimes": proofs}
         sys.stdout.write(dumps(document, indent=2).decode())
     else:
-        _print_proofs(proofs)
+        print_proofs(proofs)
     return Exit.FAILED if failed else Exit.OK
 
 
-def _print_proofs(proofs: Collection[Proof]) -> None:
+def print_proofs(proofs: Collection[Proof]) -> None:
+    """Print the proofs; a reason that several runtimes of an engine have is printed once."""
     width = max(len(f"{proof.engine} {proof.runtime}") for proof in proofs)
+    last: Proof | None = None
     for proof in proofs:
         level = click.style("ok ", fg="green")
         if proof.level == BAD:
             level = click.style(BAD, fg="red", bold=True)
         name = f"{proof.engine} {proof.runtime}"
+        is_repeated = last is not None and proof.remedy and replace(proof, runtime=last.runtime) == last
+        last = proof
+        if is_repeated:
+            click.echo(f"{level}  {name:<{width}}  {AS_ABOVE}")
+            continue
         click.echo(f"{level}  {name:<{width}}  {proof.found}")
         if proof.remedy:
             click.echo(f"{'':<{width + 7}}do: {proof.remedy}")
@@ -147,7 +159,7 @@ def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Pro
                 remedy = f"{start}, then verify again"
                 yield Proof(row.name, name, BAD, problem, remedy)
             else:
-                expected = Expectation(row.name, name, binary, gpus, driver.version)
+                expected = Expectation(row.name, name, binary, row.socket, gpus, driver.version)
                 observed = _observe(host, options, record, row, expected, tools=tools)
                 yield judge(expected, observed)
 
@@ -256,7 +268,14 @@ def _find_problems(expected: Expectation, observed: Observation) -> Iterator[Pro
     lines = observed.output.splitlines()
     if observed.failure:
         remedy = f"correct the reason in brackets (the log of {title} may say more), then verify again"
-        yield Problem(f"no container could be run: {observed.failure}", remedy)
+        pause_image = NO_PAUSE_IMAGE.search(observed.failure)
+        if pause_image is not None:
+            remedy = (
+                f"{title} makes each pod from the image {pause_image[1]}, which is not on this node. "
+                "Make the registry reachable, or import the image from a file: "
+                f"ctr --address {expected.socket} --namespace k8s.io images import FILE.tar; verify again"
+            )
+        yield Problem(f"no container could be run: cannot {observed.failure}", remedy)
     if MARK not in lines:
         remedy = f"see the log of {title}; then verify again"
         yield Problem(f"the container printed {observed.output[:200]!r}", remedy)

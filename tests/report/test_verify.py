@@ -10,10 +10,19 @@ from installer.config_text import Syntax
 from installer.engines.node_shell import MARK
 from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.options import Options
-from installer.report.verify import END, Expectation, Observation, ask_container, choose_runtimes, judge
+from installer.report.verify import (
+    END,
+    Expectation,
+    Observation,
+    ask_container,
+    choose_runtimes,
+    judge,
+    print_proofs,
+)
 
 BINARY = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-EXPECTED = Expectation("containerd", "nvidia", BINARY)
+SOCKET = PurePosixPath("/run/containerd/containerd.sock")
+EXPECTED = Expectation("containerd", "nvidia", BINARY, SOCKET)
 GPUS = replace(EXPECTED, devices=("/dev/nvidia0", "/dev/nvidia1"), driver="550.54.15")
 SEES = f"{MARK}\ndevice /dev/nvidia0\ndevice /dev/nvidia1\nlibrary /usr/lib64/libnvidia-ml.so.550.54.15\n"
 GOOD = Observation("", f"{MARK}\n", BINARY, wrapper_started=True, runtime_started=True)
@@ -57,6 +66,38 @@ def test_a_problem_for_which_doctor_has_no_check_names_another_remedy(observed: 
 
     assert observed.failure in found.found
     assert "doctor" not in (found.remedy or "")
+
+
+NO_PAUSE_IMAGE = (
+    f'ask the engine on {SOCKET} (UNKNOWN: failed to get sandbox image "registry.k8s.io/pause:3.6": failed to '
+    'pull image "registry.k8s.io/pause:3.6": dial tcp: lookup registry.k8s.io: no such host)'
+)
+
+
+def test_a_missing_pause_image_is_to_be_imported() -> None:
+    found = judge(EXPECTED, Observation(failure=NO_PAUSE_IMAGE))
+
+    assert found.found.startswith("no container could be run: cannot ask the engine on ")
+    assert "registry.k8s.io/pause:3.6" in (found.remedy or "")
+    assert f"ctr --address {SOCKET} --namespace k8s.io images import" in (found.remedy or "")
+
+
+def test_a_reason_of_several_runtimes_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = judge(EXPECTED, Observation(failure=NO_PAUSE_IMAGE))
+    docker = replace(failed, engine="docker")
+
+    print_proofs((failed, replace(failed, runtime="nvidia-cdi"), docker, judge(EXPECTED, GOOD)))
+
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in printed] == [
+        ["bad", "containerd", "nvidia"],
+        ["do:", "containerd", "makes"],
+        ["bad", "containerd", "nvidia-cdi"],
+        ["bad", "docker", "nvidia"],
+        ["do:", "containerd", "makes"],
+        ["ok", "containerd", "nvidia"],
+    ]
+    assert printed[2].endswith("  the same as above")
 
 
 WHOLE = f"{MARK}\ndevice /dev/nvidia0\n{END}\n"
