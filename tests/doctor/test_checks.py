@@ -125,6 +125,10 @@ def ours(**options: bool) -> Runtime:
     return Runtime(RUNTIME, {"runtimeType": "io.containerd.runc.v2", "options": named})
 
 
+# The driver of a driver container.
+IN_A_CONTAINER = text(
+    CONFIG, 'root = "/"', 'root = "/run/nvidia/driver"', "@/sbin", "@/run/nvidia/driver/sbin"
+)
 FAILED, EXITED = "failed/failed/exit-code", "inactive/dead/exit-code"
 DROP_IN = PurePosixPath("/etc/containerd/d.toml")
 COMPAT = "[features]\nallow-cuda-compat-libs-from-container = true\n"
@@ -205,7 +209,11 @@ ACTS: dict[str, list[Act]] = {
     "libnvidia-container": [toolkit(library=(1, 0, 0))],
     "cgroup2": [toolkit(library=(1, 7, 0))],
     "toolkit-versions": [warn(toolkit(library=(1, 17, 4)))],
-    "ldconfig": [text(CONFIG, "@/sbin/ldconfig", "@/sbin/ldconfig.real"), text(CONFIG, "@/sbin", "/sbin")],
+    "ldconfig": [
+        text(CONFIG, "@/sbin/ldconfig", "@/sbin/ldconfig.real"),
+        text(CONFIG, "@/sbin", "/sbin"),
+        IN_A_CONTAINER & driver(libraries=("libnvidia-ml.so.1",)),
+    ],
     "no-cgroups": [text(CONFIG, "no-cgroups = false", "no-cgroups = true")],
     "mode": [
         text(CONFIG, 'mode = "auto"', 'mode = "csv"'),
@@ -383,6 +391,15 @@ def test_each_act_turns_its_check(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(("name", "act"), CALM)
 def test_what_only_looks_like_a_fault_turns_no_check(tmp_path: Path, name: str, act: Act) -> None:
     assert verdicts(after(tmp_path, act))[name].level is Level.OK
+
+
+def test_ldconfig_of_a_driver_that_is_not_there_is_no_good_sign(tmp_path: Path) -> None:
+    found = verdicts(after(tmp_path, IN_A_CONTAINER & driver(libraries=())))["ldconfig"]
+
+    assert found.level is Level.NONE
+    assert found.found == (
+        "/run/nvidia/driver/sbin/ldconfig is not there, as no driver was found below /run/nvidia/driver"
+    )
 
 
 def test_doctor_reports_one_fault_once(good: Node) -> None:

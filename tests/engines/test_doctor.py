@@ -18,6 +18,7 @@ def give_driver(node: Node) -> None:
     """Add the libraries to the module that nodes seem to have loaded."""
     for root in ("", "/run/nvidia/driver"):
         node.write(f"{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
+    node.write("/run/nvidia/driver/sbin/ldconfig", "")
 
 
 @pytest.mark.sampled(16)

@@ -37,6 +37,7 @@ def test_plan_install_a_container_status_uninstall_and_the_service(docker_node: 
     _host(node)
     for root in ("", "/run/nvidia/driver"):  # which doctor would miss
         node.write(f"{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
+    node.write("/run/nvidia/driver/sbin/ldconfig", "")
     files, before = snapshot(node), served(node)
 
     planned = node.run(_typed("toolkit-installer plan").split(), check=False)

@@ -504,6 +504,7 @@ def check_toolkit_versions(node: Node) -> Verdict:
 
 def check_ldconfig(node: Node) -> Verdict:
     programs = []
+    absent = []
     for toolkit in _select_configured(node):
         program = toolkit.value(CLI, "ldconfig")
         if not isinstance(program, str):
@@ -512,12 +513,18 @@ def check_ldconfig(node: Node) -> Verdict:
         if not program.startswith("@"):
             return bad(f"{toolkit.config_path} says {program}, without the @ for the node's own program")
 
-        # Another check asks whether the driver root exists.
         path = program.removeprefix("@")
         root = toolkit.value(CLI, "root") or "/"
-        if path not in node.programs and root == "/":
-            return bad(f"{path}, which {toolkit.config_path} names, is not there")
+        if path in node.programs:
+            continue
+        # The driver's container brings the program; driver-libraries is the check of a missing driver.
+        if root != "/" and not node.driver.libraries:
+            absent.append(f"{path} is not there, as no driver was found below {root}")
+            continue
+        return bad(f"{path}, which {toolkit.config_path} names, is not there")
 
+    if absent:
+        return none(absent[0])
     if not programs:
         return NO_CONFIG
     return ok(list_words(programs))
