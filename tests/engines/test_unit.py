@@ -44,14 +44,21 @@ def test_the_unit_installs_outlives_a_reboot_and_gives_back_when_stopped(service
 
     engine = node.pid_of()
     node.run(["systemctl", "reload", UNIT])
-    node.wait_for("nothing changed", ["journalctl", "--output=cat", "--unit", UNIT])
+    assert "nothing to do" in node.run(["journalctl", "--output=cat", "--unit", UNIT]).stdout
     assert node.pid_of() == engine
 
     node.add_payload("/opt/nvidia-toolkit", "2.0.0")
     node.run(["systemctl", "reload", UNIT])
-    node.wait_for("toolkit link changed", ["journalctl", "--output=cat", "--lines=4", "--unit", UNIT])
-    node.wait_for("ready: yes", READY)
+    reloaded = node.run(["journalctl", "--output=cat", "--lines=8", "--unit", UNIT]).stdout
+    assert "repaired" in reloaded
+    assert "ready: yes" in node.run(READY).stdout
     assert node.pid_of() == engine, "an upgrade restarts nothing"
+
+    node.run(["mv", "/opt/nvidia-toolkit", "/opt/moved"])
+    assert node.run(["systemctl", "reload", UNIT], check=False).returncode == 1
+    assert node.show(UNIT, "ActiveState") == "active"
+    node.run(["mv", "/opt/moved", "/opt/nvidia-toolkit"])
+    node.run(["systemctl", "reload", UNIT])
     run_through_us(node)
 
     node.shut_down_and_boot()
