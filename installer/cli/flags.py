@@ -1,10 +1,10 @@
 """The table of all flags with their environment variables, and the ``Options`` that they make."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from msgspec import Struct
@@ -191,6 +191,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     """
     engines = tuple(values["runtime"])
     mounts = tuple(_mount(text) for text in values["mount"])
+    _refuse_missing_mounts(mounts)
     host_path = partial(_find_host_path, root=PurePosixPath(values["host_root"]), mounts=mounts)
 
     configs = _paths_by_engine("config", values["config"], engines)
@@ -363,6 +364,18 @@ def _mount(text: str) -> tuple[PurePosixPath, PurePosixPath]:
     if not equals or not host.startswith("/") or not local.startswith("/"):
         raise UsageError(f"mount {text!r}", remedy="write --mount HOST=HERE with two absolute paths")
     return PurePosixPath(host), PurePosixPath(local)
+
+
+def _refuse_missing_mounts(mounts: Iterable[tuple[PurePosixPath, PurePosixPath]]) -> None:
+    """Raise UsageError for a mount without a directory here: a write would make the directory."""
+    for host, local in mounts:
+        try:
+            is_missing = not Path(local).is_dir()
+        except OSError:  # the first look into the directory tells the reason
+            is_missing = False
+        if is_missing:
+            problem = f"use --mount {host}={local} (there is no directory {local})"
+            raise UsageError(problem, remedy="correct it")
 
 
 def _paths_by_engine(flag: str, texts: Sequence[str], engines: Sequence[str]) -> dict[str, PurePosixPath]:

@@ -270,6 +270,7 @@ def test_runtimes_that_the_engine_cannot_see_are_never_configured(node: Node) ->
 
 
 def test_without_a_way_to_systemd_an_engine_is_refused_and_left_as_it_is(containerd_node: Node) -> None:
+    containerd_node.run(["mkdir", "/run/nothing"])
     node, files, pid = containerd_node, snapshot(containerd_node), containerd_node.pid_of()
     hidden = ("--mount", "/run/dbus=/run/nothing", "--mount", "/run/systemd=/run/nothing")
 
