@@ -1,16 +1,31 @@
 """Directories of the host by --mount: a wrong one is refused, and no later verb loses what it cannot see."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.site import Site
+from tests.support.site import DAEMON_JSON, LEDGER, TOOLKIT, Site, sentence
 
 DOCKER = "etc/docker"
 
 
+@pytest.fixture
+def elsewhere(site: Site) -> Path:
+    """Return a directory that is not the host's /etc/docker, with a config of Docker."""
+    made = site.root.parent / "elsewhere"
+    made.mkdir()
+    (made / "daemon.json").write_text("{}\n")
+    return made
+
+
 def mount(place: Path) -> tuple[str, str]:
     return "--mount", f"/{DOCKER}={place}"
+
+
+def names_ours(text: str) -> bool:
+    return "nvidia-container-runtime" in text
 
 
 @pytest.mark.parametrize("verb", ["plan", "install", "run", "uninstall"])
@@ -21,3 +36,130 @@ def test_a_mount_without_its_directory_is_refused_before_the_first_step(site: Si
 
     assert refused == f"cannot use --mount /{DOCKER}={missing} (there is no directory {missing}); correct it"
     assert not missing.exists()
+
+
+@pytest.mark.parametrize("verb", ["uninstall", "install", "run", "plan"])
+def test_a_verb_without_the_mount_of_the_install_is_refused_and_loses_nothing(
+    site: Site, elsewhere: Path, verb: str
+) -> None:
+    site.install(*mount(elsewhere))
+    before = (elsewhere / "daemon.json").read_text()
+    host = site.read(DAEMON_JSON)
+
+    refused = site.call(verb)
+
+    assert refused.returncode == (4 if verb == "uninstall" else 1)
+    used = f"install used --mount /{DOCKER}={elsewhere}"
+    assert sentence(refused) == f"cannot find our edits of /{DAEMON_JSON} ({used}); give it again"
+    assert names_ours(before)
+    assert (elsewhere / "daemon.json").read_text() == before
+    assert site.read(DAEMON_JSON) == host
+    assert (site.root / LEDGER).exists()
+    assert (site.root / TOOLKIT).exists()
+
+    site.uninstall(*mount(elsewhere))
+
+    assert (elsewhere / "daemon.json").read_text() == "{}\n"
+    assert not (site.root / LEDGER).exists()
+
+
+def test_status_without_the_mount_of_the_install_says_so(site: Site, elsewhere: Path) -> None:
+    site.install(*mount(elsewhere))
+
+    told = site.status()
+
+    assert told.returncode == 1
+    assert f"(install used --mount /{DOCKER}={elsewhere}); give it again" in told.stdout
+    assert "install used" not in site.status(*mount(elsewhere)).stdout
+
+
+def test_an_uninstall_with_a_mount_that_the_install_did_not_use_is_refused(
+    site: Site, elsewhere: Path
+) -> None:
+    before = site.read(DAEMON_JSON)
+    site.install()
+
+    refused = site.uninstall(*mount(elsewhere), code=4)
+
+    unused = f"install did not use --mount /{DOCKER}={elsewhere}"
+    assert sentence(refused) == f"cannot find our edits of /{DAEMON_JSON} ({unused}); leave it out"
+    assert names_ours(site.read(DAEMON_JSON))
+    site.uninstall()
+    assert json.loads(site.read(DAEMON_JSON)) == json.loads(before)
+
+
+@pytest.mark.parametrize("again", ["--mount to another place", "the whole host"])
+def test_mounts_may_change_while_they_lead_to_the_same_directory(site: Site, again: str) -> None:
+    """An old pod has /etc/docker at one place, a new pod at another, or the whole host below one directory."""
+    before = site.tree()
+    host = site.root / DOCKER
+    first = host.rename(site.root.parent / "first")
+    site.install(*mount(first))
+    more: tuple[str, ...] = ()
+    second = host
+    if again.startswith("--mount"):
+        second = site.root.parent / "second"
+        more = mount(second)
+    first.rename(second)
+
+    installed = site.install(*more)
+    site.uninstall(*more)
+    second.rename(host)
+
+    assert "nothing changed" in installed.stderr
+    assert site.tree() == before
+
+
+def _remove(config: Path) -> None:
+    config.unlink()
+
+
+def _replace(config: Path) -> None:
+    config.write_text('{"debug": true}\n')
+
+
+@pytest.mark.parametrize("change", [_remove, _replace])
+def test_edits_that_the_owner_has_removed_are_not_looked_for_elsewhere(
+    site: Site, change: Callable[[Path], None]
+) -> None:
+    host = site.root / DOCKER
+    first = host.rename(site.root.parent / "first")
+    site.install(*mount(first))
+    change(first / "daemon.json")
+    first.rename(host)
+
+    done = site.uninstall()
+
+    assert "undo complete" in done.stderr
+    assert not (site.root / LEDGER).exists()
+
+
+def test_edits_in_a_directory_that_this_process_does_not_have_are_not_given_up(
+    site: Site, elsewhere: Path
+) -> None:
+    """A pod had a wrong directory at its --mount, and the uninstall on the node has no such path."""
+    site.install(*mount(elsewhere))
+    moved = elsewhere.rename(site.root.parent / "moved")
+
+    refused = site.uninstall(code=4)
+
+    used = f"install used --mount /{DOCKER}={elsewhere}"
+    remedy = f"give it again, or name the present place with --mount /{DOCKER}=HERE"
+    assert sentence(refused) == f"cannot find our edits of /{DAEMON_JSON} ({used}); {remedy}"
+    site.uninstall(*mount(moved))
+    assert (moved / "daemon.json").read_text() == "{}\n"
+    assert not (site.root / LEDGER).exists()
+
+
+def test_a_ledger_of_an_install_without_mounts_has_no_word_of_them(installed: Site) -> None:
+    assert "mounts" not in json.loads(installed.read(LEDGER))
+
+
+def test_a_ledger_names_only_the_mounts_with_a_config(site: Site, elsewhere: Path) -> None:
+    sockets = site.root.parent / "sockets"
+    sockets.mkdir()
+
+    site.install("--mount", f"/run/docker={sockets}", *mount(elsewhere))
+
+    (row,) = json.loads(site.read(LEDGER))["mounts"]
+    assert (row["path"], row["here"]) == (f"/{DOCKER}", str(elsewhere))

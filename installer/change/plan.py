@@ -239,6 +239,7 @@ def _sum_install(
         pid_file=record.pid_file,
         published=record.published,
         turn=record.turn,
+        mounts=record.mounts,
         finished=True,
         units_down=tuple(facts.units_down),
     )
@@ -457,6 +458,7 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
             pid_file=record.pid_file,
             published=record.published,
             turn=record.turn,
+            mounts=record.mounts,
             finished=True,
             undo_problem=problem,
             units_down=tuple(facts.units_down),

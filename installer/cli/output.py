@@ -22,6 +22,7 @@ from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.lifecycle import installation_report
 from installer.lifecycle.installation_report import Line
+from installer.lifecycle.mounts import refuse_other_mounts
 from installer.model.facts import Record
 from installer.model.files import File, dumps, says
 from installer.model.options import Options
@@ -111,6 +112,7 @@ def _show(options: Options, *, show_secrets: bool, as_json: bool) -> tuple[Plan,
     ledger = read_record(host, options.layout)
     record = ledger or Record()
     try:
+        refuse_other_mounts(host, options, record)
         if record.empty:  # an install goes on by what the node shows
             found, _ = find_lost_record(host, options)
             record = replace(

@@ -35,6 +35,7 @@ from installer.lifecycle import readiness, uninstall
 from installer.lifecycle.check import Work, check_node, conclude_install, take_fingerprint, wait_for_owner
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
+from installer.lifecycle.mounts import list_mounts, refuse_other_mounts
 from installer.lifecycle.node_turns import TurnWaitError, open_turns
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.lifecycle.watched_places import list_awaited
@@ -305,6 +306,7 @@ def _stale_withdrawn(host: Host, options: Options, ledger: Ledger) -> Iterator[N
 
 def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0) -> Plan:
     """Return the plan of an install, or raise its first obstacle."""
+    refuse_other_mounts(host, options, ledger.record)
     with _stale_withdrawn(host, options, ledger):
         facts = observe_install(host, options, ledger.record, patience_s)
         dry_runs = DryRuns(host, facts.contents)
@@ -389,6 +391,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
     supervision.raise_if_stopped()
     if plan.reloaded:
         readiness.remove(host, options.ready_file)
+    plan = _with_mounts(host, options, plan)
     if plan.steps or plan.final != ledger.record:
         context = Context(host, options.layout, ledger, options.timeout_s)
         undo_follows = supervision.is_child() and options.on_exit is OnExit.UNDO
@@ -396,6 +399,14 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
             apply(context, plan, supervision.raise_if_stopped, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a saved copy may have been removed or changed
+
+
+def _with_mounts(host: Host, options: Options, plan: Plan) -> Plan:
+    """Return the plan with the mounts of this process in the rows of the ledger."""
+    mounts = list_mounts(host, options, plan.in_progress.configs)
+    in_progress = replace(plan.in_progress, mounts=mounts)
+    final = replace(plan.final, mounts=mounts) if plan.final is not None else None
+    return replace(plan, in_progress=in_progress, final=final)
 
 
 def _work(host: Host, options: Options, ledger: Ledger) -> Work:

@@ -29,6 +29,7 @@ from installer.host.locks import is_pidfile_locked
 from installer.lifecycle import handover
 from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.last_check import NOT_RUNNING, EngineCheck, LastCheck, read_check
+from installer.lifecycle.mounts import find_other_mounts
 from installer.lifecycle.readiness import format_utc
 from installer.model.facts import ConfigRow, EngineRow, Pending, Record, SpecialVersion, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
@@ -164,6 +165,9 @@ def list_files(
     Where ``run`` ``ignores`` drift, a changed config does not keep the node from being ready.
     """
     if record is not None:
+        other_mounts = find_other_mounts(host, options, record)
+        if other_mounts is not None:
+            yield Line("mounts", str(other_mounts))
         yield from _list_recorded(host, options.layout, record, deep=deep, ignores=ignores)
         return
     if is_ledger_lost(host, options.layout):

@@ -39,6 +39,7 @@ from installer.host.files import Host
 from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
+from installer.lifecycle.mounts import refuse_other_mounts
 from installer.lifecycle.node_turns import give_back_after_undo, open_turns
 from installer.lifecycle.verify_leftovers import remove_made
 from installer.metrics import snapshot as metrics
@@ -144,6 +145,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     hurried = within_s < inf
     was_pending = ledger.record.undo_pending
     with as_incomplete_undo():
+        refuse_other_mounts(host, options, ledger.record)
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
         recover(host, options, ledger, undoes=True)

@@ -160,6 +160,14 @@ class PendingUndo(Struct, frozen=True, forbid_unknown_fields=True):
     waits_s: float = 60.0
 
 
+class MountRow(Struct, frozen=True, forbid_unknown_fields=True):
+    """A directory of the host with a config of ours, which the install found at another path."""
+
+    path: PurePosixPath  # of the host, without links
+    here: PurePosixPath  # for the process of the install
+    inode: int
+
+
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the ledger: all our changes of a node."""
 
@@ -180,6 +188,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     cdi: CdiRow | None = None  # None except after an install of CDI alone
     nri: PurePosixPath | None = None  # the socket of the engine that the NRI plugin beside ``run`` serves
     turn: TurnRow | None = None  # written before the turn is asked for, removed after its return
+    mounts: tuple[MountRow, ...] = ()  # of the last install, as far as configs of ours are below them
 
     @property
     def served(self) -> tuple[str, ...]:
