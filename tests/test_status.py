@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, hold
 from installer.host.files import Host
-from installer.model.facts import Failure
+from installer.model.facts import Failure, ToolkitRow
 from installer.model.options import Options
 from tests.support import preloaded
 from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, PIDFILE, TOOLKIT, Site
@@ -150,6 +150,22 @@ def test_a_verb_beside_a_run_takes_its_mounts(site: Site, *, named: bool) -> Non
         beside = preloaded.run(command, preloaded.WITHOUT_ROOT)
 
     assert "ok  /etc/docker/daemon.json" in beside.stdout
+
+
+def test_while_an_install_is_at_work_status_says_to_wait(site: Site) -> None:
+    layout = Options().layout
+    with hold(lambda: Ledger.open(Host.under(PurePosixPath(site.root)), layout)) as ledger:
+        ledger.make_directories(PurePosixPath("/run/made/first"))
+        working = site.status()
+        ready = site.status("--ready")
+        ledger.write(replace(ledger.record, toolkit=ToolkitRow("55ae926f5985a427", None, "")))
+    cut_short = site.status()
+
+    for each in (working, ready):
+        assert (each.returncode, each.stderr) == (1, "")
+        assert "unfinished" in each.stdout
+        assert "an install or an undo is at work: wait, or see its log" in each.stdout
+    assert "the last install or undo failed or was cut short" in cut_short.stdout
 
 
 def test_a_ledger_that_only_remembers_a_failed_plan_is_no_install_and_uninstall_removes_it(

@@ -93,6 +93,14 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     return None
 
 
+def is_directory_locked(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a process of root's holds the lock of the directory at ``path``."""
+    with suppress(OSError):  # no lock was ever made, or it was removed
+        file = (host.local_path(path, last=False) / LOCK).stat(follow_symlinks=False)
+        return any(holders(file, proc) for proc in (PROC, host.local_path(PurePosixPath(PROC))))
+    return False
+
+
 def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int:
     """Open the lock in our own directory; make a missing lock."""
     with ExitStack() as stack:

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from installer.change.lost_ledger import find_install_dir
 from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.files import Host
@@ -19,6 +20,7 @@ from installer.model.options import Options
 
 Mode = Literal["runtime", "cdi"]
 ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
+AT_WORK: Final = "an install or an undo is at work: wait, or see its log"
 WORKS: Final = "run is still at its first install, or at its undo: wait, or see its log"
 SOON_S: Final = 2.0
 POLL_S: Final = 0.05
@@ -95,8 +97,16 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     last_check = found.last_check
     is_watched = last_check is not None and last_check.current
     unfinished = record is not None and not record.finished and not is_watched
-    if unfinished and locks.is_pidfile_locked(host.local_path(options.pid_file)):
-        found = replace(found, lines=tuple(map(_explain_unfinished, found.lines)))
+    if unfinished:
+        state = ""
+        if locks.is_pidfile_locked(host.local_path(options.pid_file)):
+            state = WORKS
+        elif locks.is_directory_locked(host, find_install_dir(host, options, tell=False).layout.home):
+            # run locks its pidfile a moment after the ledger; install and uninstall lock the ledger only.
+            state = AT_WORK
+        if state:
+            lines = tuple(_explain_unfinished(line, state) for line in found.lines)
+            found = replace(found, lines=lines)
 
     reason = found.obstacle
     if not reason and not readiness.is_ready(host, options.ready_file, options.pid_file):
@@ -120,10 +130,10 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     return Exit.OK if all(line.good for line in found.lines) else Exit.FAILED
 
 
-def _explain_unfinished(line: installation_report.Line) -> installation_report.Line:
-    """Return a line of status while ``run`` is at work."""
+def _explain_unfinished(line: installation_report.Line, state: str) -> installation_report.Line:
+    """Return a line of status while another process is at work, as ``state`` says."""
     if line.subject == "unfinished":
-        return replace(line, state=WORKS)
+        return replace(line, state=state)
     return line
 
 
