@@ -62,11 +62,13 @@ def await_units(
         )
         if reason:
             reasons[name] = reason
-    for name, reason in reasons.items():
-        problem = f"restart {engine.title} together with {name} ({reason})"
-        error = OtherUnitError(problem, remedy=f"{START_UNIT.format(unit=name)}, then run again")
-        error.units = tuple(reasons)
-        raise error
+    if not reasons:
+        return
+    name, reason = next(iter(reasons.items()))
+    problem = f"restart {engine.title} together with {name} ({reason})"
+    error = OtherUnitError(problem, remedy=f"{START_UNIT.format(unit=name)}, then run again")
+    error.units = tuple(reasons)
+    raise error
 
 
 def list_down(host: Host, units: Iterable[str]) -> dict[str, str]:
