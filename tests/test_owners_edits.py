@@ -72,6 +72,32 @@ def test_all_of_a_runtime_that_leads_elsewhere_stays_and_the_others_go(
         assert not (site.root / "usr/local/nvidia").exists()
 
 
+@pytest.mark.parametrize(
+    ("path", "program"),
+    [
+        pytest.param(CONTAINERD, (*RUNTIMES, "nvidia", "options", "BinaryName"), id="containerd"),
+        pytest.param(CRIO, ("crio", "runtime", "runtimes", "nvidia", "runtime_path"), id="CRI-O"),
+        pytest.param(DAEMON_JSON, ("runtimes", "nvidia", "path"), id="Docker"),
+    ],
+)
+@pytest.mark.parametrize("name", ["nvidia-container-runtime.cdi", "nvidia-container-runtime.mine"])
+@pytest.mark.parametrize("is_repaired", [True, False], ids=["repaired", "not repaired"])
+def test_a_runtime_that_leads_to_another_file_of_the_toolkit_goes_with_it(
+    clean: Site, path: str, program: Key, name: str, *, is_repaired: bool
+) -> None:
+    clean.install()
+    installed = clean.read(path)
+    _edit(clean, path, WantedKey(program, f"/{TOOLKIT}/{name}"))
+    if is_repaired:
+        clean.install()
+        assert clean.read(path) == installed
+
+    done = clean.uninstall()
+
+    assert done.returncode == 0, done.stderr
+    assert _notes(done) == []
+
+
 def test_a_runtime_that_has_another_shim_stays_and_so_does_the_program_that_it_names(installed: Site) -> None:
     key = (*RUNTIMES, "nvidia", "runtime_type")
     _edit(installed, CONTAINERD, WantedKey(key, "io.containerd.runsc.v1"))

@@ -11,7 +11,7 @@ from installer.engines.config_edits import notes_of, undo_config, without_us
 from installer.engines.config_keys import runtime_of
 from installer.engines.config_texts import DryRun, read_present
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, is_ours
+from installer.model.effective import EffectiveConfig, is_of_toolkit, is_ours
 from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, EngineRow, Facts, Saved
 from installer.model.files import File
@@ -147,7 +147,8 @@ def list_ours(row: EngineRow, candidate: UndoCandidate) -> frozenset[str]:
     binaries = candidate.now.binaries if candidate.now is not None else {}
     # A runtime whose program was taken out of the text has no other program: it still is ours.
     names = set()
-    for name in row.runtimes:
-        if not binaries.get(name) or is_ours(binaries[name]):
+    for name, ours in row.runtimes.items():
+        program = binaries.get(name)
+        if not program or is_ours(program) or is_of_toolkit(program, ours):
             names.add(name)
     return frozenset(names)

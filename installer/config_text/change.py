@@ -185,6 +185,11 @@ def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str)
         return tuple(edit for edit in values if (edit.key, edit.member) not in in_force)
 
 
+def make_literal(value: Value, syntax: Syntax) -> str:
+    """Return a value as a text of ``syntax`` has it."""
+    return _GRAMMARS[syntax].literal(value)
+
+
 @contextmanager
 def open_draft(text: str, syntax: Syntax, name: str) -> Iterator[Draft]:
     """Open a draft of ``text``, called ``name`` in errors.

@@ -6,14 +6,14 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Key, leaves
-from installer.config_text.change import apply, list_missing
+from installer.config_text import Edit, Key, leaves, value_at
+from installer.config_text.change import apply, list_missing, make_literal
 from installer.engines import ENGINES
 from installer.engines.config_keys import DEFAULT, EMPTY, group_of, is_head, runtime_of
 from installer.engines.config_texts import DryRun, Texts, read_present, syntax_of, text_of, tree_of
 from installer.engines.edited_text import EditedText, TextWithoutUs
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, is_ours
+from installer.model.effective import EffectiveConfig, is_of_toolkit, is_ours
 from installer.model.engine import EngineState, ProposedFile
 from installer.model.facts import ConfigRow, Facts, Saved
 from installer.model.files import File, Meta
@@ -139,10 +139,23 @@ def notes_of(path: PurePosixPath, removal: TextWithoutUs) -> Iterator[str]:
 
 
 def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
-    """Return the edits of a row with their present keys: the engine's own tools may have moved them."""
+    """Return the edits of a row as the present text has them.
+
+    The engine's own tools may have moved the keys. A runtime that was edited to start another file of the
+    toolkit is no other installer's: it goes with the toolkit, so the edit is as if we had written that path.
+    """
     if row.syntax is None:  # a file written whole, perhaps of no engine
         return row.edits
-    return ENGINES[row.engine].relocate_edits(row.edits, tree_of(now, row.path))
+    tree = tree_of(now, row.path)
+    edits = []
+    for edit in ENGINES[row.engine].relocate_edits(row.edits, tree):
+        present = value_at(tree, edit.key)
+        written = (edit.after or "").strip("\"'")
+        if is_ours(written) and is_of_toolkit(present, PurePosixPath(written)):
+            edits.append(replace(edit, after=make_literal(present, row.syntax)))
+        else:
+            edits.append(edit)
+    return tuple(edits)
 
 
 def holds_ours(row: ConfigRow, now: File) -> bool:

@@ -176,6 +176,13 @@ def is_ours(binary: Value) -> bool:
     return isinstance(binary, str) and PurePosixPath(binary).name in OUR_BINARIES
 
 
+def is_of_toolkit(program: Value, ours: PurePosixPath) -> bool:
+    """Tell whether a path is in the directory of a program of ours, which goes with the toolkit."""
+    if not isinstance(program, str) or ".." in PurePosixPath(program).parts:
+        return False
+    return PurePosixPath(program).is_relative_to(ours.parent)
+
+
 def is_oci(name: str, binary: Value) -> bool:
     """Tell whether our runtime can wrap a runtime: a VM or a sandbox cannot be wrapped."""
     base = PurePosixPath(binary).name if isinstance(binary, str) else ""

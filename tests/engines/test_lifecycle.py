@@ -51,6 +51,28 @@ def test_a_second_install_touches_signals_and_restarts_nothing(node: Node) -> No
 
 
 @pytest.mark.sampled(16)
+@pytest.mark.parametrize("is_repaired", [True, False], ids=["repaired", "in force"])
+def test_an_undo_reverts_a_runtime_that_an_owner_has_pointed_at_another_program_of_the_toolkit(
+    node: Node, *, is_repaired: bool
+) -> None:
+    files, before = snapshot(node), served(node)
+    node.installer("install", *SOURCE, check=True)
+    installed = node.read(node.config)
+    edited = re.sub(r'nvidia-container-runtime"', 'nvidia-container-runtime.cdi"', installed)
+    assert edited != installed
+    node.write(node.config, edited)
+    if is_repaired:
+        node.installer("install", *SOURCE, check=True)
+        assert node.read(node.config) == installed
+    else:
+        node.restart_engine()
+
+    node.installer("uninstall", check=True)
+
+    assert (snapshot(node), served(node)) == (files, before)
+
+
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 def test_another_root_is_never_left_although_an_engine_runs(node: Node) -> None:
     files, before, pid = snapshot(node), served(node), node.pid_of()
