@@ -1,11 +1,13 @@
 """A config with an attribute that keeps root from replacing it: chattr +i."""
 
+import json
+
 import pytest
 
 from installer.host.files import FS_APPEND_FL, FS_IMMUTABLE_FL
 from tests.support.attributes import attribute
 from tests.support.neighbours import only_as_root
-from tests.support.site import DAEMON_JSON, Site
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, Site, sentence
 
 
 @only_as_root
@@ -28,3 +30,21 @@ def test_an_immutable_config_is_refused_by_plan_and_install_before_the_first_ste
     assert planned.returncode == 1
     assert f"install would stop: {reason}" in planned.stdout
     assert refused == f"{reason}; remove the attribute: chattr -i -a /{place}"
+
+
+@only_as_root
+def test_an_uninstall_names_the_attribute_last_and_what_it_has_undone_before(clean: Site) -> None:
+    """Nor does it speak of a unit on the host: root cannot write there either."""
+    original = clean.read(CONTAINERD)
+    clean.install()
+
+    with attribute(clean.root / DAEMON_JSON, FS_IMMUTABLE_FL):
+        refused = clean.uninstall(code=4)
+    reverted = clean.read(CONTAINERD)
+    clean.uninstall()
+
+    reason = f"cannot write /{DAEMON_JSON} (an attribute of /{DAEMON_JSON} forbids it: lsattr shows i or a)"
+    assert sentence(refused) == f"{reason}; remove the attribute: chattr -i -a /{DAEMON_JSON}"
+    events = [json.loads(line) for line in refused.stderr.splitlines()]
+    assert [each["path"] for each in events[:-1]] == [f"/{CONTAINERD}", f"/{CRIO}"]
+    assert reverted == original

@@ -532,12 +532,22 @@ def _find_obstacle(host: Host, path: PurePosixPath) -> InstallerError | None:
     if READ_ONLY in host.mounted(existing):
         problem = f"write {path} (read-only file system)"
         return InstallerError(problem, remedy=REMEDIES[EROFS], code="file-operation-failed")
-    for each in (real, existing):
-        if is_immutable(host, each):
-            problem = f"write {path} (an attribute of {each} forbids it: lsattr shows i or a)"
-            remedy = f"remove the attribute: chattr -i -a {each}"
-            return InstallerError(problem, remedy=remedy, code="file-operation-failed")
+    immutable = find_attribute(host, path)
+    if immutable is not None:
+        problem = f"write {path} (an attribute of {immutable} forbids it: lsattr shows i or a)"
+        remedy = f"remove the attribute: chattr -i -a {immutable}"
+        return InstallerError(problem, remedy=remedy, code="file-operation-failed")
     return None
+
+
+def find_attribute(host: Host, path: PurePosixPath) -> PurePosixPath | None:
+    """Return the file or the directory with an attribute that keeps root from writing a file; None for none.
+
+    The attribute counts for each process of the host.
+    """
+    real = host.resolve(path)
+    existing = next(above for above in real.parents if host.kind(above) is not Kind.ABSENT)
+    return next((each for each in (real, existing) if is_immutable(host, each)), None)
 
 
 def list_missing_directories(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from installer.change.ledger import Ledger
 from installer.engines import ENGINES
-from installer.engines.config_files import explain_unwritable
+from installer.engines.config_files import explain_unwritable, find_attribute
 from installer.engines.container_records import find_own_pid
 from installer.errors import InstallerError, PendingError, UndoIncompleteError
 from installer.host import supervision, unit_jobs
@@ -33,7 +33,7 @@ AT_LEAST_S: Final = 5.0  # of LOADED_S, also if a pod's grace runs out
 ENDS_S: Final = 10.0  # for an earlier unit of this name to end
 POLL_S: Final = 0.1
 NO_RUN: Final = "0"  # the unit's process is no child of the run that ends
-REMEDY: Final = "run uninstall on the node, or as a Job: everything is still installed"
+REMEDY: Final = "run uninstall on the node, or as a Job: status shows what is still installed"
 
 
 def find_reason(host: Host, options: Options, record: Record) -> str:
@@ -54,8 +54,11 @@ def may_finish(host: Host, options: Options, record: Record, error: UndoIncomple
     """Tell whether the host can finish an undo that this process cannot finish now."""
     if error.code == "in-use":
         return options.in_use is InUse.WAIT
+    paths = [row.path for row in record.configs]
+    if any(find_attribute(host, path) is not None for path in paths):
+        return False
     # The host itself can write its configs, unless their file system is read-only on the host, too.
-    return options.host_root != ROOT and bool(explain_unwritable(host, (row.path for row in record.configs)))
+    return options.host_root != ROOT and bool(explain_unwritable(host, paths))
 
 
 def hand_over(host: Host, options: Options, ledger: Ledger, pending: PendingUndo, until_s: float) -> None:

@@ -113,7 +113,7 @@ def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s:
             pending = PendingUndo(readiness.stamp(), error.problem)
             handover.hand_over(host, options, ledger, pending, until_s)
         except UndoIncompleteError as failure:
-            log.warning("undo not handed over", error=failure)
+            error.others = (*error.others, failure)  # the reason of the undo counts more, and is logged first
             raise error from failure
         return error.problem
     return ""

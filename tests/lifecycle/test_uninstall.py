@@ -116,6 +116,23 @@ def test_an_undo_that_no_systemd_takes_over_is_not_pending(
     assert holder.record.undo_pending is None
 
 
+def test_an_undo_that_no_systemd_finishes_names_its_own_reason_first(
+    host: Host, options: Options, holder: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def undo(*_: object, **__: object) -> None:
+        problem = "undo everything (our runtime runs trainer)"
+        raise UndoIncompleteError(problem, remedy="run uninstall again when that has ended", code="in-use")
+
+    monkeypatch.setattr(uninstall, "undo", undo)
+
+    with pytest.raises(UndoIncompleteError, match="our runtime runs trainer") as raised:
+        uninstall.undo_or_hand_over(host, options, holder)
+
+    (failure,) = raised.value.others
+    assert failure.problem.startswith("hand over the undo (reach systemd")
+    assert failure.remedy == "run uninstall on the node, or as a Job: status shows what is still installed"
+
+
 # What verify makes
 
 LAYOUT = Layout()
