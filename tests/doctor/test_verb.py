@@ -83,6 +83,16 @@ def test_what_is_wrong_is_exit_code_1_and_comes_first_and_what_does_not_apply_wi
     assert all(bool(each["remedy"]) == (each["level"] in {"warn", "bad"}) for each in document["checks"])
 
 
+def test_a_node_without_gpu_driver_and_toolkit_is_said_to_be_one_in_the_first_line(
+    root: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    assert call(empty).stdout.startswith("No NVIDIA GPU, no driver and no toolkit were found on this node.\n")
+    assert "No NVIDIA GPU" not in call(root).stdout
+
+
 def test_a_narrow_terminal_gets_each_path_unbroken(root: Path) -> None:
     long = "/usr/lib/x86_64-linux-gnu/a-directory-of-a-driver/with-a-long-name/libnvidia-ml.so.550.54.15"
     edits = {"mounts": [{"hostPath": long, "containerPath": long}]}

@@ -216,6 +216,19 @@ class Node(Struct, frozen=True):
     run_waits: bool = False  # a waiting run keeps an install out, and repairs on request
     sees_host: bool = True  # the host's processes are in view
 
+    @property
+    def has_nvidia(self) -> bool:
+        """Whether a GPU, a part of the driver or a toolkit was found; a Tegra's GPU is part of the chip."""
+        driver = self.driver
+        return bool(
+            driver.gpus
+            or driver.loaded
+            or driver.libraries
+            or driver.nodes
+            or self.toolkits
+            or self.system.tegra
+        )
+
 
 Check = Callable[[Node], Verdict]
 

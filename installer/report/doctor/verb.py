@@ -98,7 +98,8 @@ def doctor(options: Options, columns: int, *, as_json: bool, show_all: bool = Fa
         remedy = "run as root: sudo toolkit-installer doctor"
         raise InstallerError(problem, remedy=remedy, code="file-operation-failed")
 
-    findings = list(judge_node(read_node(host, options)))
+    node = read_node(host, options)
+    findings = list(judge_node(node))
     counts = Counter(finding.level for finding in findings)
     worst = Level.OK
     if counts[Level.BAD]:
@@ -109,6 +110,8 @@ def doctor(options: Options, columns: int, *, as_json: bool, show_all: bool = Fa
     if as_json:
         _print_document(findings, worst)
     else:
+        if not node.has_nvidia:
+            click.echo("No NVIDIA GPU, no driver and no toolkit were found on this node.")
         _print_text(findings, worst, columns, show_all=show_all)
         hidden = ""
         if counts[Level.NONE] and not show_all:
