@@ -44,6 +44,11 @@ def test_plan_prints_diffs_exits_10_and_touches_nothing_until_nothing_is_left_to
     assert f"--- a/{DAEMON_JSON}\n+++ b/{DAEMON_JSON}\n@@" in done.stdout
     assert "nothing changed" in again.stderr
     assert (done.returncode, nothing.returncode) == (10, 0)
+    assert "nothing to do" not in done.stdout
+    assert nothing.stdout.splitlines() == [
+        "nothing to do",
+        "! not verified to serve the runtimes: docker, containerd, crio",
+    ]
     assert site.tree(times=True) == installed
 
 

@@ -143,6 +143,8 @@ def _show(options: Options, *, show_secrets: bool, as_json: bool) -> tuple[Plan,
     if as_json:
         click.echo(dumps(document_of(plan, diffs, changes=changes), indent=2), nl=False)
     else:
+        if not changes and not plan.obstacles:
+            click.echo("nothing to do")
         for line in lines_of(plan, diffs):
             click.echo(line)
     return plan, changes
@@ -183,7 +185,7 @@ def lines_of(plan: Plan, diffs: Diffs) -> list[str]:
     unasked = [name for name in plan.unverified_engines if name not in plan.pending]
     if unasked:
         lines.append(f"! not verified to serve the runtimes: {', '.join(unasked)}")
-    return lines or ["nothing to do"]
+    return lines
 
 
 def document_of(plan: Plan, diffs: Diffs, *, changes: bool) -> PlanDocument:
