@@ -367,3 +367,12 @@ def test_an_error_of_status_is_a_sentence_for_the_event_of_a_probe(tmp_path: Pat
 
     assert done.returncode == 1
     assert done.stderr.startswith("toolkit-installer: cannot find the host's root ")
+    assert "/none (there is no such directory); name " in done.stderr
+
+
+def test_a_file_as_the_hosts_root_is_said_to_be_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert (
+        "/file (it is not a directory); name " in call("status", "--host-root", str(tmp_path / "file")).stderr
+    )

@@ -77,8 +77,10 @@ class Host:
         """
         with translated("look at", root):
             is_directory = Path(root).is_dir()
+            exists = Path(root).exists()
         if not is_directory:
-            problem = f"find the host's root {root} (there is no such directory)"
+            reason = "it is not a directory" if exists else "there is no such directory"
+            problem = f"find the host's root {root} ({reason})"
             remedy = Remedy("name the directory where the host's root is mounted with ", Option("host-root"))
             raise InstallerError(problem, remedy=remedy, code="path-unusable")
         mounts = {ROOT: Path(root)}
