@@ -54,6 +54,7 @@ def test_uninstall_without_the_ledger_takes_our_keys_out_and_says_so(
     (line,) = (line for line in told.stdout.splitlines() if "nvidia.com-gpu.json" in line)
     assert "names /usr/local/nvidia/toolkit, but there is no ledger" in line
     assert "ledger lost" in done.stderr
+    assert ("remove /usr/local/nvidia if it is empty" in done.stderr) is (gone == HOME)
     assert (named(site), json.loads(site.read(DAEMON_JSON))) == ([], before)
     assert [*site.root.glob("usr/**/toolkit"), *site.root.glob("usr/**/nvidia-cdi-hook")] == []
     assert not (site.root / SPECIFICATION).exists()
@@ -344,7 +345,7 @@ def test_a_ledger_of_another_form_is_refused_by_each_verb_and_nothing_changes(
     assert done.returncode != 0
     told = " ".join((done.stdout + done.stderr).split())  # doctor wraps its lines
     assert f"understand the ledger /{LEDGER} ({words})" in told
-    assert "uninstall with that one; else move it away and run uninstall" in told
+    assert "uninstall with the version that wrote it, or move it away and run uninstall" in told
     assert installed.tree() == before
 
 
@@ -400,7 +401,9 @@ def test_two_installations_are_told_apart_by_their_owner(site: Site) -> None:
     shutil.copytree(site.root / PLACE[1:], site.root / "srv/nvidia", symlinks=True)
     site.write("etc/containerd/conf.d/x.toml", 'x = "/srv/nvidia/toolkit/nvidia-container-runtime"\n')
 
-    assert f"--install-dir {PLACE}" in site.refuses("uninstall")
+    said = site.refuses("uninstall")
+    assert f"--install-dir {PLACE}" in said
+    assert f" and /{DAEMON_JSON} name the one in {PLACE})" in said
 
 
 def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledgers(site: Site) -> None:

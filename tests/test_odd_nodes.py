@@ -81,7 +81,7 @@ def test_a_ledger_that_is_not_understood_is_one_sentence(
     assert [words in each for each in said] == [True, True], said
     assert told.returncode == 1
     assert words in told.stderr
-    assert "; if another version wrote it, uninstall with that one; else move it away" in told.stderr
+    assert "; uninstall with the version that wrote it, or move it away and run uninstall" in told.stderr
 
 
 def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:

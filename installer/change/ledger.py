@@ -51,8 +51,8 @@ def read_record(host: Host, layout: Layout) -> Record | None:
     except ValueError as error:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
-            remedy="if another version wrote it, uninstall with that one; else move it away and run "
-            f"uninstall: it removes our keys, and puts old copies of configs into {layout.unclaimed}",
+            remedy="uninstall with the version that wrote it, or move it away and run "
+            f"uninstall: that removes our keys, and puts old copies of configs into {layout.unclaimed}",
             code="ledger-unusable",
         ) from error
 

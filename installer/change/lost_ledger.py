@@ -358,8 +358,9 @@ def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Opti
     if not is_usual and asked in named:  # its ledger may be lost
         return options
     if not is_usual or len(found) > 1:
-        configs = " and ".join(map(str, sorted(named[found[0]])))
-        problem = f"find an installation in {asked} ({configs} names the one in {found[0]})"
+        configs = sorted(map(str, named[found[0]]))
+        verb = "names" if len(configs) == 1 else "name"
+        problem = f"find an installation in {asked} ({' and '.join(configs)} {verb} the one in {found[0]})"
         remedy = Remedy("name it: ", Option("install-dir", " or ".join(map(str, found))))
         raise InstallerError(problem, remedy=remedy, code="installed-elsewhere")
     if tell:
@@ -381,8 +382,9 @@ def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = Fals
     record, notes = find_lost_record(host, options)
     if record.empty:
         return
-    _warn_of_lost_ledger(options, record, notes, undoes=undoes)
     known = ledger.record
+    found_dir = options.install_dir not in known.directories
+    _warn_of_lost_ledger(options, record, notes, undoes=undoes, found_dir=found_dir)
     ledger.write(replace(record, directories=known.directories, published=known.published, turn=known.turn))
 
 
@@ -411,11 +413,22 @@ def find_lost_record(host: Host, options: Options) -> tuple[Record, list[str]]:
     return record, notes
 
 
-def _warn_of_lost_ledger(options: Options, record: Record, notes: list[str], *, undoes: bool) -> None:
-    """Log that the ledger was lost, and the engines whose former default runtime is not known."""
+def _warn_of_lost_ledger(
+    options: Options, record: Record, notes: list[str], *, undoes: bool, found_dir: bool
+) -> None:
+    """Log that the ledger was lost, and the engines whose former default runtime is not known.
+
+    Args:
+        options: the options of the verb.
+        record: the rows of the new ledger.
+        notes: the names of what was found.
+        undoes: whether an undo follows at once.
+        found_dir: the install-dir was there before this verb, so an undo does not remove the directory.
+    """
     when = "after this" if undoes else "no action is needed now; after the next"
-    remedy = f"{when} uninstall compare the configs with your own copies, "
-    remedy += f"and remove {options.install_dir} if it is empty"
+    remedy = f"{when} uninstall compare the configs with your own copies"
+    if found_dir:
+        remedy += f", and remove {options.install_dir} if it is empty"
     log.warning("ledger lost", found=notes, remedy=remedy)
     for row in record.configs:
         edited_names = {edit.key[-1] for edit in row.edits}
