@@ -8,6 +8,7 @@ with the end of the line before: adding and removing mirror each other.
 import json
 import re
 import tomllib
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
 from functools import lru_cache
@@ -36,6 +37,10 @@ _NAME: Final = re.compile(
     rf"[ \t]*+((?>{_PART.pattern})(?>[ \t]*+\.[ \t]*+(?>{_PART.pattern}))*+)[ \t]*+", re.DOTALL
 )
 _SCALAR: Final = re.compile(r"[^\s,\[\]{}#=\"'][^,\]}#\r\n]*+")
+# Reasons of tomllib with a name: a table with two headers, or a name with two kinds of value.
+_REPEATED: Final = re.compile(
+    r"Cannot (?:(?P<table>declare)|mutate immutable namespace|redefine namespace) (?P<name>\(.*\))(?: twice)?"
+)
 _SPACE: Final = re.compile(r"[ \t]*+")
 _VOID: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
 _PLAIN: Final = rf"""[^"'\#\[\]{{}}]++|\#[^\n]*+|{_QUOTED}"""
@@ -244,9 +249,20 @@ def load(text: str) -> Branch:
         return tomllib.loads(text, parse_float=Number)
     except tomllib.TOMLDecodeError as error:
         reason, _, place = str(error).rpartition(" (at ")
-        raise TextError(f"{place.rstrip(')')}: {reason[:1].lower()}{reason[1:]}") from error
+        raise TextError(f"{place.rstrip(')')}: {_reword(reason)}") from error
     except ValueError as error:  # an integer of more than 4300 digits
         raise TextError("a number has more than 4300 digits") from error
+
+
+def _reword(reason: str) -> str:
+    """Return a reason of tomllib as a fragment; tomllib writes a repeated name as a tuple of Python."""
+    if reason == "Cannot overwrite a value":
+        return "a key is there twice"
+    repeated = _REPEATED.fullmatch(reason)
+    if repeated is None:
+        return f"{reason[:1].lower()}{reason[1:]}"
+    name = ".".join(map(_quote, literal_eval(repeated["name"])))
+    return f"{'the table ' if repeated['table'] else ''}{name} is there twice"
 
 
 def value(text: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from installer.config_text import ABSENT, Edit, Key, Syntax, WantedKey, json, toml
+from installer.config_text import ABSENT, Edit, Key, Syntax, TextError, WantedKey, json, toml
 from installer.config_text.change import apply, finish, list_missing, open_draft, parse, undo
 from installer.errors import InstallerError
 
@@ -174,6 +174,22 @@ def test_an_undo_leaves_and_reports_what_stands_in_the_place_of_our_table() -> N
     text, left = undone(JSON, '{"runtimes": []}', edits)
 
     assert (text, [edit.key for edit in left]) == ('{"runtimes": []}', [("runtimes",)])
+
+
+@pytest.mark.parametrize(
+    ("text", "flaw"),
+    [
+        ("[plugins]\n[plugins]\n", "line 2, column 9: the table plugins is there twice"),
+        ('["x.y".z]\n["x.y".z]\n', 'line 2, column 9: the table "x.y".z is there twice'),
+        ("a = [1]\n[[a]]\n", "line 2, column 4: a is there twice"),
+        ("a = 1\na = 2\nb = 3\n", "line 2, column 6: a key is there twice"),
+    ],
+)
+def test_a_key_that_toml_has_twice_is_named_as_its_owner_wrote_it(text: str, flaw: str) -> None:
+    with pytest.raises(TextError) as raised:
+        toml.load(text)
+
+    assert str(raised.value) == flaw
 
 
 @pytest.mark.parametrize("doubled", ['"default-runtime": 1', '"runtimes": {}'])
