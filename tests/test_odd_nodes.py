@@ -34,6 +34,10 @@ def test_a_number_of_a_hundred_thousand_digits_is_no_bug(site: Site) -> None:
     site.write(CONTAINERD, f"version = 2\nx = 0x{'f' * 100_000}\n")
     site.install("--runtime", "containerd")
 
+    site.write(CONTAINERD, f"version = 0x{'f' * 100_000}\n")
+    again = site.install("--runtime", "containerd")
+    assert f"the version of /{CONTAINERD} is not known here" in again.stderr
+
 
 STARVED = """
 from installer.engines import config_files
@@ -175,3 +179,17 @@ def test_the_secrets_of_a_config_of_another_name_are_masked(site: Site) -> None:
     assert planned.returncode == 10
     assert "splunk-token" in planned.stdout
     assert "hush" not in planned.stdout
+
+
+@pytest.mark.parametrize(("schema", "known"), [(2, True), (3, True), (4, True), (9, False)])
+def test_an_unknown_schema_of_containerd_is_named_where_its_program_is_not_there(
+    site: Site, schema: int, *, known: bool
+) -> None:
+    site.write(CONTAINERD, f"version = {schema}\n")
+
+    planned, installed = site.call("plan"), site.install()
+
+    note = f"version = {schema} of /{CONTAINERD} is not known here: the keys of version 3 are used"
+    assert (note in planned.stdout, note in installed.stderr) == (not known, not known)
+    site.uninstall()
+    assert site.read(CONTAINERD) == f"version = {schema}\n"

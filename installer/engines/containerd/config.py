@@ -16,9 +16,12 @@ from installer.engines.containerd.effective import (
     BUILT_IN,
     CDI,
     DEFAULT,
+    LARGEST_INTEGER,
+    LATEST_SCHEMA,
     OLD_DEFAULT,
     OLD_TABLE,
     PLUGIN_IDS,
+    PLUGINS,
     RUNTIMES,
     SCHEMA_OF_NEW_FILES,
     V2_PLUGIN,
@@ -195,7 +198,12 @@ class _Draft(Struct, frozen=True):
         return wrappable
 
     def _list_notes(self) -> Iterator[str]:
-        """Yield a note if our runtimes do not go to the drop-in of the options."""
+        """Yield notes about an unknown schema, and about a drop-in of the options that is not used."""
+        schema = self.config.schema
+        if schema > LATEST_SCHEMA:
+            version = f"version = {schema}" if schema < LARGEST_INTEGER else "the version"
+            used = f"the keys of version {max(PLUGINS)} are used"
+            yield f"{version} of {self.config.path} is not known here: {used}"
         drop_in = self.reading.drop_in
         if drop_in is not None and drop_in != self.target:
             yield f"containerd 1.x takes a drop-in for the whole CRI table: editing {self.target} in place"
