@@ -79,8 +79,15 @@ def test_a_path_that_is_no_utf_8_is_printed_and_used(clean: Site) -> None:
     assert uninstall.returncode == 0, uninstall.stderr
 
 
-def test_the_next_step_beside_a_stopped_docker_is_its_start(site: Site) -> None:
-    assert '"command": "systemctl start docker.service && systemctl restart' in site.install().stderr
+def test_the_next_step_beside_stopped_engines_is_their_start(site: Site) -> None:
+    said = site.install().stderr
+    (command,) = re.findall(r'"command": "([^"]*)"', said)
+
+    assert sorted(command.split(" && ")) == [
+        "systemctl start containerd.service",
+        "systemctl start crio.service",
+        "systemctl start docker.service",
+    ]
 
 
 def test_a_verb_that_ends_answers_a_person_in_a_pipe_too_and_a_run_answers_programs(clean: Site) -> None:

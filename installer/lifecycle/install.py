@@ -66,11 +66,8 @@ def install(options: Options) -> Exit:
         plan = _install(host, options, ledger, patience_s=options.timeout_s)
         unproven = [row for row in ledger.record.engines if row.name in plan.unverified_engines]
         if options.restart_mode is RestartMode.NONE and unproven:
-            verb = "reload"
-            for engine in plan.engines.values():
-                if engine.stopped and engine.kind.reads_config_on_signal:
-                    verb = "start"  # systemd cannot reload a unit that is not active
-            uninstall.log_restarts(unproven, verb, "it has not read its config since the install")
+            stopped = {name for name, engine in plan.engines.items() if engine.stopped}
+            uninstall.log_restarts(unproven, stopped, "it has not read its config since the install")
         else:
             commands = [
                 ENGINES[row.name].describe_gpu_test(options.runtime_name) for row in ledger.record.engines

@@ -6,7 +6,7 @@ undo would restart the engine under the next pod, which would install and restar
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from math import inf
@@ -212,19 +212,21 @@ def _find_last_references(host: Host, options: Options, ledger: Ledger) -> Itera
     return find_last_references(observe_undo(host, options, ledger.record, awaits_s=0.0), options)
 
 
-def log_restarts(rows: Iterable[EngineRow], reload_verb: str, reason: str) -> None:
+def log_restarts(rows: Iterable[EngineRow], stopped: Collection[str], reason: str) -> None:
     """Log how a user has engines read their configs.
 
     Args:
         rows: The engines.
-        reload_verb: The verb for an engine that reads its config on a signal.
+        stopped: The names of the engines that do not run.
         reason: The reason.
     """
     commands: list[str] = []
     remedies: list[str] = []
     for row in rows:
         kind = ENGINES[row.name]
-        verb = reload_verb if kind.reads_config_on_signal else "restart"
+        verb = "reload" if kind.reads_config_on_signal else "restart"
+        if row.name in stopped:
+            verb = "start"
         if row.unit:
             commands.append(f"systemctl {verb} {row.unit}")
         else:

@@ -249,7 +249,7 @@ def describe(step: Step) -> StepDescription:
             return StepDescription(f"generate the CDI specification {cdi.path}", "", {})
         case ProveUnused():
             text = "make sure that no container runs on the runtimes, and that nothing names their programs"
-            return StepDescription(text, "no remaining use found", {})
+            return StepDescription(text, "searched again for remaining use", {"found": "nothing"})
         case _:
             assert_never(step)
 
