@@ -107,7 +107,7 @@ build/.image: .venv/.dev $(IN_THE_IMAGE)
 	@touch $@
 
 .venv/.runtime: .venv/.made pyproject.toml constraints.txt
-	@echo "installing the program with its packages (3 MB) into .venv" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . && touch $@
+	@echo "installing the program with its packages and what builds them (6 MB) into .venv" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . && touch $@
 
 .venv/.mutation: .venv/.dev
 	@echo "installing the maker of mutants" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[mutation]' && touch $@
