@@ -28,6 +28,7 @@ ELSEWHERE = {
     "/opt/toolkit-installer/bin/pip": "tests/fresh/__main__.py",
     "ln --symbolic": "tests/fresh/__main__.py",
     "docker run": "tests/engines/test_documents.py",
+    "ctr run": "tests/engines/test_documents.py",
     "mv /usr/local": "tests/test_documents.py",
     "grep --after-context": "tests/test_documents.py",
     "cp /usr/local": "tests/test_documents.py",

@@ -63,3 +63,15 @@ def test_plan_install_a_container_status_uninstall_and_the_service(docker_node: 
     node.run(["systemctl", "disable", "--now", UNIT])
 
     assert served(node) == before
+
+
+def test_a_container_of_ctr_runs_on_our_runtime(containerd_node: Node) -> None:
+    node = containerd_node
+    _host(node)
+    node.run(_typed("toolkit-installer install").split())
+
+    # The image of the tests is there, in the namespace of CRI.
+    command = _typed("ctr run").replace("docker.io/library/ubuntu:24.04", IMAGE).replace("nvidia-smi", "true")
+    node.run(command.replace("ctr ", "ctr --namespace k8s.io ", 1).split())
+
+    assert "nvidia-container-runtime" in node.read(MARK), "the container ran on our runtime"
