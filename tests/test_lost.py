@@ -54,7 +54,10 @@ def test_uninstall_without_the_ledger_takes_our_keys_out_and_says_so(
     (line,) = (line for line in told.stdout.splitlines() if "nvidia.com-gpu.json" in line)
     assert "names /usr/local/nvidia/toolkit, but there is no ledger" in line
     assert "ledger lost" in done.stderr
-    assert ("remove /usr/local/nvidia if it is empty" in done.stderr) is (gone == HOME)
+    stays = "/usr/local if it is empty"
+    if gone == HOME:
+        stays = "/usr/local/nvidia and /usr/local if they are empty"
+    assert f", and remove {stays}" in done.stderr
     assert (named(site), json.loads(site.read(DAEMON_JSON))) == ([], before)
     assert [*site.root.glob("usr/**/toolkit"), *site.root.glob("usr/**/nvidia-cdi-hook")] == []
     assert not (site.root / SPECIFICATION).exists()
@@ -136,6 +139,23 @@ def test_uninstall_with_only_the_ledger_lost_restores_all_that_can_be_known(site
     assert "ledger lost" in done.stderr
     assert _files(site) == before  # nobody knows any more who made the directories
     assert site.status().returncode == 3
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["with files of others", "all by the install"])
+def test_the_warning_of_a_lost_ledger_names_all_directories_that_may_be_left_empty(
+    site: Site, *, others: bool
+) -> None:
+    """Not /opt: a directory right below / belongs to every host."""
+    site.install("--install-dir", PLACE)
+    if others:
+        site.write("opt/gpu/theirs")
+    lose(site, f"{PLACE[1:]}/.toolkit-installer/ledger")
+
+    done = site.uninstall("--install-dir", PLACE)
+
+    named = f"{PLACE} if it is empty" if others else f"{PLACE} and /opt/gpu if they are empty"
+    assert f", and remove {named}" in done.stderr
+    assert [*(site.root / PLACE[1:]).iterdir()] == []
 
 
 def test_a_saved_copy_that_nobody_can_place_any_more_is_kept_and_named(site: Site) -> None:

@@ -35,7 +35,7 @@ from installer.model.facts import (
     SpecialVersion,
     ToolkitRow,
 )
-from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout
+from installer.model.files import DEFAULT_INSTALL_DIR, ROOT, VERSIONS, Kind, Layout
 from installer.model.options import Options, Places
 from installer.model.steps import Part, PartId, sum_rows
 
@@ -383,8 +383,8 @@ def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = Fals
     if record.empty:
         return
     known = ledger.record
-    found_dir = options.install_dir not in known.directories
-    _warn_of_lost_ledger(options, record, notes, undoes=undoes, found_dir=found_dir)
+    stays = list(_list_staying_directories(host, options.install_dir, known.directories))
+    _warn_of_lost_ledger(record, notes, stays, undoes=undoes)
     ledger.write(replace(record, directories=known.directories, published=known.published, turn=known.turn))
 
 
@@ -413,22 +413,40 @@ def find_lost_record(host: Host, options: Options) -> tuple[Record, list[str]]:
     return record, notes
 
 
+def _list_staying_directories(
+    host: Host, install_dir: PurePosixPath, made: Collection[PurePosixPath]
+) -> Iterator[PurePosixPath]:
+    """Yield the install-dir and each directory above with nothing else, without those this verb has ``made``.
+
+    The lost ledger knew who made them. A directory right below / belongs to every host, also if it is empty.
+    """
+    if install_dir not in made:
+        yield install_dir
+    name = install_dir.name
+    for path in install_dir.parents:
+        if ROOT in {path, path.parent} or host.names(path) != (name,):
+            return
+        name = path.name
+        if path not in made:
+            yield path
+
+
 def _warn_of_lost_ledger(
-    options: Options, record: Record, notes: list[str], *, undoes: bool, found_dir: bool
+    record: Record, notes: list[str], stays: list[PurePosixPath], *, undoes: bool
 ) -> None:
     """Log that the ledger was lost, and the engines whose former default runtime is not known.
 
     Args:
-        options: the options of the verb.
         record: the rows of the new ledger.
         notes: the names of what was found.
+        stays: the directories that an undo does not remove, though the lost install may have made them.
         undoes: whether an undo follows at once.
-        found_dir: the install-dir was there before this verb, so an undo does not remove the directory.
     """
     when = "after this" if undoes else "no action is needed now; after the next"
     remedy = f"{when} uninstall compare the configs with your own copies"
-    if found_dir:
-        remedy += f", and remove {options.install_dir} if it is empty"
+    if stays:
+        them = "it is" if len(stays) == 1 else "they are"
+        remedy += f", and remove {' and '.join(map(str, stays))} if {them} empty"
     log.warning("ledger lost", found=notes, remedy=remedy)
     for row in record.configs:
         edited_names = {edit.key[-1] for edit in row.edits}
