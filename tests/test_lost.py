@@ -178,6 +178,24 @@ def test_a_saved_copy_that_nobody_can_place_any_more_is_kept_and_named(site: Sit
     assert site.status().returncode == 3
 
 
+def test_a_config_that_its_owner_has_restored_after_the_loss_keeps_its_empty_tables(site: Site) -> None:
+    # As Debian's package has it: tables with headers of their own, which an install would have made, too.
+    original = 'version = 2\n\n[plugins]\n  [plugins."io.containerd.grpc.v1.cri"]\n'
+    original += '    [plugins."io.containerd.grpc.v1.cri".cni]\n      bin_dir = "/usr/lib/cni"\n'
+    site.write(CONTAINERD, original)
+    site.install()
+    lose(site, LEDGER)
+    site.uninstall(code=4)
+    (kept,) = [file for file in (site.root / HOME / "unclaimed").iterdir() if file.read_text() == original]
+    site.write(CONTAINERD, original)
+    shutil.rmtree(kept.parent)
+
+    site.uninstall()
+
+    assert site.read(CONTAINERD) == original
+    assert site.status().returncode == 3
+
+
 def test_an_install_that_is_refused_after_the_loss_leaves_the_host_as_it_was(site: Site) -> None:
     site.install()
     good = site.read(DAEMON_JSON)

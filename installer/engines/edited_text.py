@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, WantedKey, leaves, value_at
-from installer.config_text.change import apply, parse, undo
+from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines.config_keys import BUILT_IN, EMPTY, RUNTIMES, STARTS, is_head, runtime_of
 from installer.engines.config_texts import text_of
 from installer.model.facts import Facts
@@ -49,6 +49,8 @@ class EditedText(Struct, frozen=True):
         Raises:
             InstallerError: the text is not valid.
         """
+        if not self._has_any(edits):
+            return TextWithoutUs(self.text)
         removal = self._remove_all(edits)
         needed = self._find_needed(removal.text, edits)
         if needed:
@@ -59,6 +61,19 @@ class EditedText(Struct, frozen=True):
             others = [edit for edit in edits if runtime_of(edit.key) not in taken_over]
             return replace(self.remove(others), taken_over=taken_over)
         return removal
+
+    def _has_any(self, edits: Sequence[Edit]) -> bool:
+        """Tell whether the text has a setting of ours, or the table of a runtime of ours.
+
+        A text without both is its owner's, who has restored the file: empty tables above may be his.
+        """
+        settings = [edit for edit in edits if edit.after != EMPTY]
+        missing = list_missing(self.text, settings, self.syntax, name=self.name)
+        if not settings or len(missing) < len(settings):
+            return True
+        tree = self._parse(self.text)
+        tables = [table for table in _list_runtime_tables(edits) if table[-1] != BUILT_IN]
+        return any(value_at(tree, table) is not None for table in tables)
 
     def _remove_all(self, edits: Sequence[Edit]) -> TextWithoutUs:
         """Remove all of our edits from the text; a key stays that others have given another value.
