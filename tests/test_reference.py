@@ -60,9 +60,9 @@ def test_options_that_make_no_sense_are_refused(values: dict[str, object], words
         options_from(DEFAULTS | values, frozenset())
 
 
-def test_a_path_as_this_process_sees_it_becomes_the_hosts() -> None:
-    places = {"config": ["docker=/runtime/daemon.json"], "socket": ["crio=/host/run/x.sock"]}
-    mounts = {"host_root": "/host", "mount": ["/etc/docker=/runtime"]}
+def test_a_path_as_this_process_sees_it_becomes_the_hosts(tmp_path: Path) -> None:
+    places = {"config": [f"docker={tmp_path}/daemon.json"], "socket": ["crio=/host/run/x.sock"]}
+    mounts = {"host_root": "/host", "mount": [f"/etc/docker={tmp_path}"]}
 
     options = options_from(DEFAULTS | mounts | places, frozenset())
 
