@@ -13,7 +13,8 @@ from tests.image.__main__ import IMAGES, path_of
 
 def load(node: Node) -> Node:
     """Load both images, as the document for clusters tells people to where there is no registry."""
-    (command,) = starting("docker load" if node.engine == "docker" else "ctr ")
+    first_words = "docker load" if node.engine == "docker" else "ctr --namespace k8s.io images import"
+    (command,) = starting(first_words)
     *words, file = command.text.split()
     assert file == "toolkit.tar"
     for tag in IMAGES:
