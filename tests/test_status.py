@@ -152,6 +152,21 @@ def test_a_verb_beside_a_run_takes_its_mounts(site: Site, *, named: bool) -> Non
     assert "ok  /etc/docker/daemon.json" in beside.stdout
 
 
+def test_a_mount_of_a_run_beside_that_has_gone_is_no_mistake_of_the_one_who_asks(site: Site) -> None:
+    elsewhere = site.root.parent / "configs"
+    gone = site.root.parent / "gone"
+    (site.root / "etc/docker").rename(elsewhere)
+    command = [sys.executable, "-m", "installer", "status", "--pid-file", str(site.root / PIDFILE)]
+    with site.running("--mount", f"/etc/docker={elsewhere}"):
+        elsewhere.rename(gone)
+        beside = preloaded.run(command, preloaded.WITHOUT_ROOT)
+        gone.rename(elsewhere)
+
+    assert beside.returncode == 1, beside.stderr
+    assert "use --mount" not in beside.stderr
+    assert "/etc/docker/daemon.json" in beside.stdout
+
+
 def test_while_an_install_is_at_work_status_says_to_wait(site: Site) -> None:
     layout = Options().layout
     with hold(lambda: Ledger.open(Host.under(PurePosixPath(site.root)), layout)) as ledger:
