@@ -19,6 +19,8 @@ from installer.model.options import Options
 
 def list_mounts(host: Host, options: Options, rows: Iterable[ConfigRow]) -> tuple[MountRow, ...]:
     """Return the mounts below which a config of ours is, for the ledger."""
+    if not options.mounts:
+        return ()
     given = _list_given(host, options)
     used: dict[PurePosixPath, MountRow] = {}
     for row in rows:
@@ -35,6 +37,8 @@ def find_other_mounts(host: Host, options: Options, record: Record) -> Installer
     Mounts may change: an old pod has the host's /etc at one path, a new pod the whole host below another.
     So edits that are found are enough, and so is the directory of the install without edits.
     """
+    if not options.mounts and not record.mounts:  # each check asks: nearly all nodes end here
+        return None
     given = _list_given(host, options)
     visible = [(mount.path, mount.here) for mount in record.mounts if _is_directory(mount.here)]
     then = Host.under(options.host_root, visible)
