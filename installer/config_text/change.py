@@ -185,6 +185,12 @@ def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str)
         return tuple(edit for edit in values if (edit.key, edit.member) not in in_force)
 
 
+def has_any(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> bool:
+    """Tell whether ``text`` has the value of an edit; a container is no value. Raises as ``list_missing``."""
+    values = [edit for edit in edits if edit.key and edit.after != "{}"]
+    return len(list_missing(text, values, syntax, name=name)) < len(values)
+
+
 def make_literal(value: Value, syntax: Syntax) -> str:
     """Return a value as a text of ``syntax`` has it."""
     return _GRAMMARS[syntax].literal(value)

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.config_text import Edit, Key, leaves, value_at
-from installer.config_text.change import apply, list_missing, make_literal
+from installer.config_text.change import apply, has_any, list_missing, make_literal
 from installer.engines import ENGINES
 from installer.engines.config_keys import DEFAULT, EMPTY, group_of, is_head, runtime_of
 from installer.engines.config_texts import DryRun, Texts, read_present, syntax_of, text_of, tree_of
@@ -169,10 +169,9 @@ def holds_ours(row: ConfigRow, now: File) -> bool:
         for edit in relocate_edits(row, now):
             if _names_ours(edit, row.engine):
                 edits.append(edit)
-        missing = list_missing(text_of(now, row.path), edits, row.syntax, name=str(row.path))
+        return has_any(text_of(now, row.path), edits, row.syntax, name=str(row.path))
     except InstallerError:  # reported by the reader of this file
         return False
-    return len(missing) < len(edits)
 
 
 def _names_ours(edit: Edit, engine: str) -> bool:

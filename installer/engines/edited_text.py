@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, WantedKey, leaves, value_at
-from installer.config_text.change import apply, list_missing, parse, undo
+from installer.config_text.change import apply, has_any, parse, undo
 from installer.engines.config_keys import BUILT_IN, EMPTY, RUNTIMES, STARTS, is_head, runtime_of
 from installer.engines.config_texts import text_of
 from installer.model.facts import Facts
@@ -68,8 +68,7 @@ class EditedText(Struct, frozen=True):
         A text without both is its owner's, who has restored the file: empty tables above may be his.
         """
         settings = [edit for edit in edits if edit.after != EMPTY]
-        missing = list_missing(self.text, settings, self.syntax, name=self.name)
-        if not settings or len(missing) < len(settings):
+        if not settings or has_any(self.text, settings, self.syntax, name=self.name):
             return True
         tree = self._parse(self.text)
         tables = [table for table in _list_runtime_tables(edits) if table[-1] != BUILT_IN]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from installer.config_text.change import list_missing
+from installer.config_text.change import has_any
 from installer.engines.config_edits import relocate_edits
 from installer.engines.config_texts import text_of
 from installer.errors import InstallerError
@@ -118,7 +118,6 @@ def _holds_edits(host: Host, row: ConfigRow) -> bool:
             return True
         if row.syntax is None:
             return False
-        edits = [edit for edit in relocate_edits(row, file) if edit.key and edit.after not in {None, "{}"}]
-        missing = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
-        return len(missing) < len(edits)
+        edits = [edit for edit in relocate_edits(row, file) if edit.after is not None]
+        return has_any(text_of(file, row.path), edits, row.syntax, name=str(row.path))
     return False
