@@ -532,7 +532,7 @@ def _find_obstacle(host: Host, path: PurePosixPath) -> InstallerError | None:
     if READ_ONLY in host.mounted(existing):
         problem = f"write {path} (read-only file system)"
         return InstallerError(problem, remedy=REMEDIES[EROFS], code="file-operation-failed")
-    immutable = find_attribute(host, path)
+    immutable = find_attribute(host, real)
     if immutable is not None:
         problem = f"write {path} (an attribute of {immutable} forbids it: lsattr shows i or a)"
         remedy = f"remove the attribute: chattr -i -a {immutable}"
@@ -540,12 +540,11 @@ def _find_obstacle(host: Host, path: PurePosixPath) -> InstallerError | None:
     return None
 
 
-def find_attribute(host: Host, path: PurePosixPath) -> PurePosixPath | None:
+def find_attribute(host: Host, real: PurePosixPath) -> PurePosixPath | None:
     """Return the file or the directory with an attribute that keeps root from writing a file; None for none.
 
-    The attribute counts for each process of the host.
+    The attribute counts for each process of the host. ``real`` is the file's path without links.
     """
-    real = host.resolve(path)
     existing = next(above for above in real.parents if host.kind(above) is not Kind.ABSENT)
     return next((each for each in (real, existing) if is_immutable(host, each)), None)
 

@@ -55,7 +55,7 @@ def may_finish(host: Host, options: Options, record: Record, error: UndoIncomple
     if error.code == "in-use":
         return options.in_use is InUse.WAIT
     paths = [row.path for row in record.configs]
-    if any(find_attribute(host, path) is not None for path in paths):
+    if any(find_attribute(host, host.resolve(path)) is not None for path in paths):
         return False
     # The host itself can write its configs, unless their file system is read-only on the host, too.
     return options.host_root != ROOT and bool(explain_unwritable(host, paths))
