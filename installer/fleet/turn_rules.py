@@ -91,13 +91,6 @@ class Now(Struct, frozen=True):
     gone: frozenset[str] = frozenset()
 
 
-class Away(Struct, frozen=True):
-    """The API has not answered, or has refused the request."""
-
-    reason: str
-    remedy: str = ""
-
-
 class Cause(Enum):
     """The cause of a wait, for metrics and alerts."""
 
@@ -142,14 +135,12 @@ class Free(Struct, frozen=True):
 Decision: TypeAlias = Take | Hold | Wait | Free
 
 
-def decide_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings, now: Now) -> Decision:
+def decide_turn(leases: Sequence[Turn], node: Node, settings: Settings, now: Now) -> Decision:
     """Decide whether a node may carry out its plan to restart an engine.
 
     ``leases`` and ``settings`` come from a single answer of the API. A holder goes on whatever happens to
     others: the restart may have begun, and a failed but mended node must be able to return the turn.
     """
-    if isinstance(leases, Away):
-        return Wait(Cause.AWAY, f"the Kubernetes API does not answer ({leases.reason})", leases.remedy)
     own = find_own(leases, node)
     if own is not None:
         return Hold(own.name)
@@ -170,14 +161,12 @@ def decide_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings,
     return Take(names)
 
 
-def confirm_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings, now: Now) -> Hold | Wait:
+def confirm_turn(leases: Sequence[Turn], node: Node, settings: Settings, now: Now) -> Hold | Wait:
     """Decide, from an answer newer than the taking, whether the restart may begin.
 
     After Wait the node returns the turn. Since the answer for ``decide_turn`` the owner may have lowered the
     limit, or another node may have failed.
     """
-    if isinstance(leases, Away):
-        return Wait(Cause.AWAY, f"the Kubernetes API does not answer ({leases.reason})", leases.remedy)
     own = find_own(leases, node)
     if own is None:
         return Wait(Cause.BUSY, "the turn was taken away")
@@ -344,12 +333,8 @@ class Forget(Struct, frozen=True):
 Settlement: TypeAlias = GiveBack | WriteError | Keep | Forget
 
 
-def settle_turn(
-    leases: "Sequence[Turn] | Away", name: str, node: Node, outcome: Outcome, soak_s: float
-) -> Settlement:
+def settle_turn(leases: Sequence[Turn], name: str, node: Node, outcome: Outcome, soak_s: float) -> Settlement:
     """Choose the settlement of the turn in a node's ledger. Only a proven node returns a turn."""
-    if isinstance(leases, Away):
-        return Keep(again_s=SEEN_AGAIN_S / 2)
     turn = next((each for each in leases if each.name == name), None)
     if turn is None or turn.holder != node.name:
         return Forget()

@@ -22,7 +22,6 @@ from installer.fleet.own_pod import find_own_node
 from installer.fleet.turn_rules import (
     SEEN_AGAIN_S,
     TRY_S,
-    Away,
     Cause,
     Decision,
     Failure,
@@ -53,7 +52,7 @@ from installer.fleet.turn_rules import (
 )
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
-from installer.host.kubernetes import STARTUP_TAINTS, Api, UnreachableError
+from installer.host.kubernetes import STARTUP_TAINTS, Api
 from installer.host.own_version import identify_build
 from installer.lifecycle.last_check import read_check_of_boot
 from installer.lifecycle.node_turns import NodeTurns, TurnWaitError, is_begun
@@ -137,8 +136,6 @@ class ReleaseTurns(NodeTurns):
                     decision: Decision = Wait(Cause.BUSY, "its last restart is in its soak")
                 else:
                     seen, decision = self._decide(seen, node, former)
-        except UnreachableError as error:
-            decision = decide_turn(Away(error.problem, error.remedy), node, Settings(node.name), Now(0.0))
         except InstallerError as error:
             decision = Wait(Cause.AWAY, error.problem, error.remedy)
         if isinstance(decision, Wait):

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from installer.fleet.turn_rules import (
     RACES,
     REVISIONS,
-    Away,
     Cause,
     Decision,
     Failure,
@@ -55,7 +54,6 @@ CANARY = replace(NODE, labels={"pool": "canary"})
 NEW = replace(NODE, is_new=True)
 SETTINGS = Settings("gpu")
 NOW = Now(NOON)
-AWAY = Away("timed out")
 NO_CANARY = Wait(Cause.CANARY, "no canary (pool=canary) of this revision is proven yet with containerd 2")
 
 
@@ -104,7 +102,7 @@ PAUSED = Wait(Cause.PAUSED, "paused in the Lease gpu-turns")
 class Case(NamedTuple):
     """One state, and what it means for a node that wants to restart an engine."""
 
-    leases: tuple[Turn, ...] | Away
+    leases: tuple[Turn, ...]
     decision: Decision
     settings: Settings = SETTINGS
     now: Now = NOW
@@ -261,13 +259,6 @@ CASES = {
     "a turn whose time nobody can read is late": Case(
         (Turn(ONE, "a"), free(TWO)), doubtful("a"), settings(at_most=2)
     ),
-    # The API is away, whatever was before.
-    "the API is away for a node that waits": Case(
-        AWAY, Wait(Cause.AWAY, "the Kubernetes API does not answer (timed out)")
-    ),
-    "the API is away for a new node": Case(
-        AWAY, Wait(Cause.AWAY, "the Kubernetes API does not answer (timed out)"), node=NEW
-    ),
     "the API was away for ten minutes, and so was the holder": Case(
         (held(ONE, "a", for_s=600), free(TWO)),
         doubtful("a"),
@@ -317,7 +308,7 @@ def test_nodes_that_ask_at_the_same_moment_begin_with_different_turns() -> None:
 class Confirmation(NamedTuple):
     """What a node that has taken a turn reads before it begins."""
 
-    leases: tuple[Turn, ...] | Away
+    leases: tuple[Turn, ...]
     decision: Hold | Wait
     settings: Settings = SETTINGS
 
@@ -336,7 +327,6 @@ CONFIRMATIONS = {
     "the owner has paused meanwhile": Confirmation((OWN,), PAUSED, settings(paused=True)),
     "the owner has deleted the turn meanwhile": Confirmation((), Wait(Cause.BUSY, "the turn was taken away")),
     "another node has the turn": Confirmation((held(ONE, "b"),), Wait(Cause.BUSY, "the turn was taken away")),
-    "the API is away": Confirmation(AWAY, Wait(Cause.AWAY, "the Kubernetes API does not answer (timed out)")),
 }
 
 
@@ -349,7 +339,7 @@ def test_a_node_that_has_taken_a_turn(name: str) -> None:
 
 SOAK_S = 30.0
 PROVEN = Outcome(proven_for_s=31)
-SETTLEMENTS: dict[str, tuple[tuple[Turn, ...] | Away, Outcome, Settlement]] = {
+SETTLEMENTS: dict[str, tuple[tuple[Turn, ...], Outcome, Settlement]] = {
     "proven and soaked": ((OWN,), PROVEN, GiveBack()),
     "proven a moment ago": ((OWN,), Outcome(proven_for_s=10), Keep(20)),
     "proven late, after others saw it fail": ((late(ONE, NODE.name),), PROVEN, GiveBack()),
@@ -358,9 +348,6 @@ SETTLEMENTS: dict[str, tuple[tuple[Turn, ...] | Away, Outcome, Settlement]] = {
     "failed as before": ((held(ONE, NODE.name, error=BROKEN),), Outcome(error=BROKEN), Keep(120)),
     "failed in another way": ((held(ONE, NODE.name, error="x"),), Outcome(error=BROKEN), WriteError(BROKEN)),
     "not proven yet": ((OWN,), Outcome(), Keep(120)),
-    "the API is away, not proven": (AWAY, Outcome(), Keep(60)),
-    "the API is away, proven and soaked": (AWAY, PROVEN, Keep(60)),
-    "the API is away, failed": (AWAY, Outcome(error=BROKEN), Keep(60)),
     "the owner deleted the turn": ((), PROVEN, Forget()),
     "the owner deleted the turn of a failed node": ((), Outcome(error=BROKEN), Forget()),
     "another node has the turn": ((held(ONE, "b"),), PROVEN, Forget()),

@@ -335,6 +335,16 @@ def test_without_an_api_nothing_is_restarted_and_it_is_tried_for_ever(a: Member,
     assert a.restarts == 1
 
 
+def test_an_api_that_does_not_answer_is_named_once_in_the_reason_of_the_wait(a: Member) -> None:
+    a.api = replace(a.api, port=1)
+
+    a.check()
+
+    assert a.why.startswith("restart containerd yet (waiting for a turn: GET /apis/coordination.k8s.io/")
+    assert a.why.count("the Kubernetes API does not answer") == 1
+    assert (a.restarts, a.ready) == (0, True)
+
+
 def test_a_wrong_setting_is_told_with_what_corrects_it_and_not_blamed_on_the_api(
     a: Member, server: ApiServer
 ) -> None:
