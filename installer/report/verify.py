@@ -40,8 +40,20 @@ BAD: Final = "bad"
 GPU: Final = re.compile(r"/dev/nvidia\d+")
 PATIENCE_S: Final = 60.0  # for one container: no grace period of a pod runs out here, and a node may be busy
 HOOK: Final = "nvidia-container-runtime-hook"
-# containerd makes each pod from its pause image. In the error of a pull it names the image first.
-NO_PAUSE_IMAGE: Final = re.compile(r'failed to get sandbox image "([^"]+)"')
+# containerd and CRI-O make each pod from a pause image. The errors of a failed pull name the image: that of
+# containerd, then that of CRI-O (cri-o server/sandbox_run_linux.go). Each has the command of an import.
+PAUSE_IMAGES: Final = (
+    (
+        re.compile(r'failed to get sandbox image "([^"]+)"'),
+        "ctr --address {socket} --namespace k8s.io images import FILE.tar",
+    ),
+    (
+        re.compile(
+            r'creating pod sandbox with name "[^"]+": (?:Error )?initializing source docker://(\S+): '
+        ),
+        "podman load --input FILE.tar",
+    ),
+)
 AS_ABOVE: Final = "the same as above"
 # Only words of the shell: the container has no other program.
 END: Final = f"{MARK} end"
@@ -268,13 +280,14 @@ def _find_problems(expected: Expectation, observed: Observation) -> Iterator[Pro
     lines = observed.output.splitlines()
     if observed.failure:
         remedy = f"correct the reason in brackets (the log of {title} may say more), then verify again"
-        pause_image = NO_PAUSE_IMAGE.search(observed.failure)
-        if pause_image is not None:
-            remedy = (
-                f"{title} makes each pod from the image {pause_image[1]}, which is not on this node. "
-                "Make the registry reachable, or import the image from a file: "
-                f"ctr --address {expected.socket} --namespace k8s.io images import FILE.tar; verify again"
-            )
+        for pattern, command in PAUSE_IMAGES:
+            pause_image = pattern.search(observed.failure)
+            if pause_image is not None:
+                remedy = (
+                    f"{title} makes each pod from the image {pause_image[1]}, which is not on this node. "
+                    "Make the registry reachable, or import the image from a file: "
+                    f"{command.format(socket=expected.socket)}; verify again"
+                )
         yield Problem(f"no container could be run: cannot {observed.failure}", remedy)
     if MARK not in lines:
         remedy = f"see the log of {title}; then verify again"

@@ -82,6 +82,24 @@ def test_a_missing_pause_image_is_to_be_imported() -> None:
     assert f"ctr --address {SOCKET} --namespace k8s.io images import" in (found.remedy or "")
 
 
+@pytest.mark.parametrize("begin", ["creating", "error creating"])
+@pytest.mark.parametrize("source", ["initializing source", "Error initializing source"])
+def test_a_missing_pause_image_of_crio_is_to_be_imported(begin: str, source: str) -> None:
+    socket = PurePosixPath("/run/crio/crio.sock")
+    failure = (
+        f'ask the engine on {socket} (UNKNOWN: {begin} pod sandbox with name "k8s_verify-x_default__0": '
+        f"{source} docker://registry.k8s.io/pause:3.10: pinging container registry registry.k8s.io: "
+        'Get "https://registry.k8s.io/v2/": dial tcp: lookup registry.k8s.io: no such host)'
+    )
+
+    found = judge(replace(EXPECTED, engine="crio", socket=socket), Observation(failure=failure))
+
+    assert found.remedy == (
+        "CRI-O makes each pod from the image registry.k8s.io/pause:3.10, which is not on this node. Make the "
+        "registry reachable, or import the image from a file: podman load --input FILE.tar; verify again"
+    )
+
+
 def test_a_reason_of_several_runtimes_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     failed = judge(EXPECTED, Observation(failure=NO_PAUSE_IMAGE))
     docker = replace(failed, engine="docker")
