@@ -387,16 +387,17 @@ def _leave_to_next_pod(
 
     The API did not answer: an undo now would restart the engine of each node that an update has reached.
     """
+    reason = decision.unknown_because
     if not ledger.record.empty:
         waits_s = random.uniform(UNDECIDED_S, 2 * UNDECIDED_S)  # noqa: S311 - no secret
-        pending = PendingUndo(readiness.stamp(), decision.unknown_because, waits_s)
+        pending = PendingUndo(readiness.stamp(), reason, waits_s)
         try:
             handover.hand_over(host, options, ledger, pending, stopped_s + UNDO_S)
         except UndoIncompleteError as failure:
-            log.warning("undo not handed over", error=failure)
+            reason = f"{reason}; cannot {failure.problem}"
         else:
             return True
-    log.info("undo decided", reason=decision.unknown_because)
+    log.info("undo decided", reason=reason)
     return False
 
 

@@ -318,6 +318,25 @@ def test_a_stop_without_an_answer_leaves_the_node_to_the_next_pod_and_the_undo_t
     assert "undo handed over" in capfd.readouterr().err
 
 
+def test_a_stop_without_an_answer_and_without_a_unit_undoes_and_warns_of_nothing(
+    cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(uninstall, "ASK_S", SHORT_S)
+    site.install()
+    be_silent(cluster, monkeypatch)
+    capfd.readouterr()
+
+    code = uninstall.stop(cluster.options, time.monotonic())
+
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    (decided,) = [event for event in events if event["event"] == "undo decided"]
+    assert code == 0
+    assert LEDGER not in on_disk(site)
+    assert "does not answer" in decided["reason"]
+    assert "; cannot hand over the undo (" in decided["reason"]
+    assert [event for event in events if event["level"] != "info"] == []
+
+
 @contextmanager
 def silent_addresses(number: int) -> Iterator[list[tuple[str, int]]]:
     """Yield addresses that neither accept nor refuse a connection: their queues are full."""
