@@ -163,3 +163,17 @@ def test_a_ledger_names_only_the_mounts_with_a_config(site: Site, elsewhere: Pat
 
     (row,) = json.loads(site.read(LEDGER))["mounts"]
     assert (row["path"], row["here"]) == (f"/{DOCKER}", str(elsewhere))
+
+
+def test_an_install_dir_below_a_mount_makes_no_second_ledger_on_the_root(site: Site) -> None:
+    local = site.root.parent / "local"
+    local.mkdir()
+    before = site.tree()
+
+    site.install("--mount", f"/usr/local={local}")
+
+    assert (local / "nvidia/.toolkit-installer/ledger").exists()
+    assert not (site.root / "usr").exists()
+    site.uninstall("--mount", f"/usr/local={local}")
+    assert site.tree() == before
+    assert [*local.iterdir()] == []

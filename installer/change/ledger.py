@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -367,7 +368,9 @@ def read_saved(host: Host, layout: Layout, saved: Saved | None) -> File | None:
 
 def _make_home(host: Host, layout: Layout) -> None:
     """Make the ledger's directory, missing directories above, and a first ledger, in a single rename."""
-    missing = [path for path in (layout.home, *layout.home.parents) if not host.exists(path)]
+    above = (layout.home, *layout.home.parents)
+    # Up to the first that exists: above a --mount the host's root may have no directory.
+    missing = list(takewhile(lambda path: not host.exists(path), above))
     if not missing:
         return
     first = missing[-1]
