@@ -376,3 +376,29 @@ def test_a_file_as_the_hosts_root_is_said_to_be_no_directory(tmp_path: Path) -> 
     assert (
         "/file (it is not a directory); name " in call("status", "--host-root", str(tmp_path / "file")).stderr
     )
+
+
+@pytest.mark.parametrize("verb", ["install", "plan", "run"])
+@pytest.mark.parametrize("place", ["etc", "empty"])
+def test_a_directory_without_etc_and_usr_is_refused_as_the_hosts_root(
+    site: Site, verb: str, place: str
+) -> None:
+    root = site.root / place
+    root.mkdir(exist_ok=True)
+
+    refused = site.refuses(verb, "--host-root", str(root), code=2)
+
+    assert refused == (
+        f"cannot use --host-root {root} (it has neither etc nor usr); name the directory where the host's root "
+        "is mounted"
+    )
+
+
+def test_a_hosts_root_of_which_only_etc_is_mounted_elsewhere_is_used(site: Site) -> None:
+    etc = (site.root / "etc").rename(site.root.parent / "configs")
+
+    assert site.call("plan", "--mount", f"/etc={etc}").returncode == 10
+
+
+def test_no_uninstall_is_refused_for_a_hosts_root_without_etc_and_usr(tmp_path: Path) -> None:
+    assert call("uninstall", "--host-root", str(tmp_path)).returncode == 0

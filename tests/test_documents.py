@@ -141,7 +141,7 @@ def test_the_command_for_a_node_image_works_where_no_engine_runs(tmp_path: Path)
     text = (PROJECT / "docs/host.md").read_text().partition("## In a node image")[2]
     command = " ".join(re.findall(r"`(toolkit-installer [^`]+)`", text)[0].split())
     root, source = tmp_path / "node", tmp_path / "toolkit"
-    root.mkdir()
+    (root / "etc").mkdir(parents=True)
     stand_in_payload(source)
     environment = {"PATH": PROGRAMS, "TOOLKIT_INSTALLER_HOST_ROOT": str(root)}
     command = command.replace("/opt/nvidia-toolkit", str(source))

@@ -88,6 +88,7 @@ def test_the_usual_config_may_be_named_and_missing_with_its_directory(site: Site
 @pytest.mark.parametrize("used", [False, True], ids=["ours alone", "that somebody came to use"])
 def test_the_directories_above_a_config_are_made_and_go_again(site: Site, *, used: bool) -> None:
     shutil.rmtree(site.root / "etc")
+    (site.root / "usr").mkdir()
     before = site.tree()
     site.install()
     assert (site.root / DAEMON_JSON).exists()
@@ -122,6 +123,7 @@ def test_a_link_that_led_nowhere_stays_and_what_we_put_there_goes(
 @pytest.mark.parametrize("link", ["etc", "etc/docker", "run/nvidia/toolkit"])
 def test_a_link_to_a_directory_that_was_not_there_stays_and_the_directory_goes(site: Site, link: str) -> None:
     shutil.rmtree(site.root / "etc")
+    (site.root / "usr").mkdir()
     where = site.root / link
     where.parent.mkdir(parents=True, exist_ok=True)
     where.symlink_to("/data/deep/er")

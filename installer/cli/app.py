@@ -270,6 +270,7 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     options = flags.options_from(values, given)
     if verb in INSTALLING:
         flags.refuse_unused_paths(options)
+        flags.refuse_no_root(options)
     if has_all_flags:
         allow_files()
     return options

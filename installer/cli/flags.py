@@ -315,6 +315,20 @@ def refuse_unused_paths(options: Options) -> None:
                 raise UsageError(problem, remedy=f"add --runtime {name}, or leave it out")
 
 
+def refuse_no_root(options: Options) -> None:
+    """Raise UsageError for a directory that is no root of a host, such as one that is not mounted."""
+    root = options.host_root
+    try:
+        names = {path.name for path in Path(root).iterdir()}
+    except OSError:  # ``Host.under`` tells the reason
+        return
+    for host, _ in options.mounts:
+        names.update(host.parts[1:2])
+    if names.isdisjoint({"etc", "usr"}):
+        problem = f"use --host-root {root} (it has neither etc nor usr)"
+        raise UsageError(problem, remedy="name the directory where the host's root is mounted")
+
+
 def _refuse_modes(options: Options, values: Mapping[str, Any], given: frozenset[str]) -> None:
     """Raise UsageError for flags in conflict with the mode."""
     if options.mode.by_cdi:
