@@ -134,3 +134,22 @@ def test_a_link_to_a_directory_that_was_not_there_stays_and_the_directory_goes(s
     site.uninstall()
 
     assert site.tree() == before
+
+
+def test_a_driver_root_that_is_missing_is_noted_by_plan_and_install(site: Site) -> None:
+    (site.root / "driver").mkdir()
+    (site.root / "file").touch()
+    noted = "note: there is no directory /nowhere: correct --driver-root, unless the driver comes there later"
+
+    planned = site.call("plan", "--driver-root", "/nowhere")
+    installed = site.install("--driver-root", "/nowhere", "--log-format", "text")
+
+    assert planned.stdout.count(noted) == 1
+    assert installed.stderr.count(noted.removeprefix("note: ")) == 1
+    assert "no directory /file:" in site.call("plan", "--driver-root", "/file").stdout
+    for there in (("--driver-root", "/driver"), ("--driver-root", "/"), ()):
+        assert "correct --driver-root" not in site.call("plan", *there).stdout
+
+
+def test_the_driver_root_of_the_gpu_operator_may_be_missing_without_a_note(site: Site) -> None:
+    assert "--driver-root" not in site.call("plan", "--driver-root", "/run/nvidia/driver").stdout

@@ -343,7 +343,7 @@ def read_os_release(host: Host) -> dict[str, str]:
 
 
 def driver_root(host: Host, options: Options) -> tuple[str, tuple[str, ...]]:
-    """Return where the host finds the driver, and a note if the driver is on the host itself.
+    """Return where the host finds the driver, and a note if that is missing, or the host itself.
 
     A driver in a container goes first, as for the GPU Operator. On a node without any driver the container
     may come later.
@@ -352,6 +352,9 @@ def driver_root(host: Host, options: Options) -> tuple[str, tuple[str, ...]]:
     root = options.driver_root
     if root == AUTO:
         root = usual
+    if root and root != usual and host.kind(PurePosixPath(root)) is not Kind.DIRECTORY:
+        remedy = "correct --driver-root, unless the driver comes there later"
+        return root, (f"there is no directory {root}: {remedy}",)
     if root != usual or host.names(DEFAULT_DRIVER_ROOT):
         return root, ()
 
