@@ -259,9 +259,10 @@ def read_devices(text: str, kind: str, highest: Version | None = None) -> frozen
     Raises:
         InstallerError: the text exceeds the bounds of ``read_yaml``.
     """
-    around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most specifications beside ours are of another kind, and need not be read.
-    if not around.search(text) and "\\" not in text:
+    whole_kind = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
+    names_kind = kind in text and bool(whole_kind.search(text))
+    if not names_kind and "\\" not in text:
         return frozenset()
     with suppress(*MISTAKEN):
         document = _normalize_keys(read_yaml(text))

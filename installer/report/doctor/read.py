@@ -71,7 +71,7 @@ SECURE_BOOT: Final = PurePosixPath(
 SOCKET: Final = {None: "absent", True: "answers", False: "dead"}
 LOG_WORDS: Final = ("NVRM", "nvidia", "Key was rejected", "Required key", "unsigned module", 'peer="runc"')
 MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,6})")
-HOST_PATH: Final = re.compile(r"""["']?hostPath["']?:\s*["']?(/[^"'\s,]{1,1000})""")
+HOST_PATH: Final = re.compile(r"""hostPath["']?:\s*["']?(/[^"'\s,]{1,1000})""")
 MOST_PATHS: Final = 2000  # of one specification
 MOST_SPECS: Final = 256  # of one directory
 SPEC_BYTES: Final = 4 << 20  # engines read more; the specification of a node with 128 devices has 130,000

@@ -27,11 +27,11 @@ USABLE: Final = (":container_file_t:", ":container_ro_file_t:", ":svirt_sandbox_
 FABRIC_UNIT: Final = "nvidia-fabricmanager.service"
 REFRESH_UNIT: Final = "nvidia-cdi-refresh.service"
 UNITS: Final = ("nvidia-persistenced.service", FABRIC_UNIT, REFRESH_UNIT)
-WRITTEN_IN: Final = re.compile(r"""["']?cdiVersion["']?:\s*["']?(\d{1,3}(?:\.\d{1,3}){1,2})""")
+WRITTEN_IN: Final = re.compile(r"""cdiVersion["']?:\s*["']?(\d{1,3}(?:\.\d{1,3}){1,2})""")
 # A device node as YAML or JSON: its path, then, before the next path, its major number.
 UVM_MAJOR: Final = re.compile(
-    r"""["']?path["']?:\s*["']?/dev/nvidia-uvm["']?[,\s]"""
-    r"""(?:(?!["']?path["']?:).){0,400}?["']?major["']?:\s*(\d{1,6})""",
+    r"""path["']?:\s*["']?/dev/nvidia-uvm["']?[,\s]"""
+    r"""(?:(?!path["']?:).){0,400}?major["']?:\s*(\d{1,6})""",
     re.DOTALL,
 )
 CAP: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})")
