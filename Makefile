@@ -40,7 +40,7 @@ types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
 
 unit: .venv/.dev  ## fast tests: no root rights, no engine
-	$(PYTEST) --durations 20 --numprocesses 4 --ignore=tests/engines $(TESTS)
+	$(PYTEST) --durations 20 --numprocesses 4 --dist worksteal --ignore=tests/engines $(TESTS)
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
 	$(PYTEST) --durations 20 --numprocesses 4 --ignore=tests/engines/node tests/engines

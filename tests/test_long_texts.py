@@ -152,13 +152,13 @@ AROUND = {
     "program": ("|", "panic: x\n|\ngoroutine 1 [running]:\n"),
 }
 # Each size is timed beside a quarter of it in one run, so that a slow machine is slow for both. The largest file that is
-# read has 16 MiB: some of these readers take half a minute for it, so by day a quarter of that is enough.
+# read has 16 MiB: some of these readers take half a minute for it, so by day a sixteenth of that is enough.
 READERS = (
     *("references", "toml", "json", "crio", "cdi", "template", "masked toml", "masked json"),
     *("hooks of crio", "registries of crio", "classes of crio", "base spec"),
     *("settings of k3s", "template of k3s", "environment file", "output of a program"),
 )
-LENGTHS = [pytest.param(4 << 20, id="4 MiB"), pytest.param(16 << 20, id="16 MiB", marks=pytest.mark.night)]
+LENGTHS = [pytest.param(1 << 20, id="1 MiB"), pytest.param(16 << 20, id="16 MiB", marks=pytest.mark.night)]
 SYNTAX = {
     "json": "json",
     "masked json": "json",

@@ -19,7 +19,7 @@ from tests.support.site import HOME, Site
 from tests.support.tree import tree
 from tests.support.waiting import until
 
-SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
+SEQUENCES = int(os.environ.get("SEQUENCES", "4"))
 SEED = int(os.environ.get("SEED", "20261121"))
 LAST_EFFECT = 110
 CONFIG = {
