@@ -207,7 +207,8 @@ FILES = {
 def _serves(node: Node, cri: Cri) -> bool:
     """Restart containerd, and tell whether it serves CRI, and goes on doing so."""
     node.run(["systemctl", "reset-failed", "containerd"], check=False)
-    node.run(["systemctl", "restart", "containerd"], check=False)
+    # systemd waits ninety seconds for a containerd that stands still before it serves.
+    node.run(["timeout", "10", "systemctl", "restart", "containerd"], check=False)
     deadline = time.monotonic() + 6
     while time.monotonic() < deadline:
         try:
