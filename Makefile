@@ -23,8 +23,8 @@ test: format lint types unit engines image test-node  ## each law once, one vers
 test-all: MARKS =
 test-all: test  ## every case, every version, every story, but not the torture: about forty minutes
 
-night-of: .venv/.dev  ## the tests of one engine that make test leaves to the night: ENGINE=docker; without a word the one whose turn it is
-	@.ci/night-of "$(ENGINE)"
+night-of: .venv/.dev  ## an eighth of the engine tests that make test leaves to the night: PART=0 to 7; without a word the one whose turn it is
+	@.ci/night-of "$(PART)"
 
 format: .venv/.dev  ## the code is formatted
 	$(BIN)/ruff format --check .

@@ -22,6 +22,8 @@ settings.load_profile("noisy")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Which part of the night tests runs, counted from 0, and how many there are: 0/1 is all of them.
+NIGHT_PART = os.environ.get("NIGHT_PART", "0/1")
 DIFFERENCES = Path(__file__).parent / "compat/differences.toml"
 _skipped: set[str] = set()
 
@@ -75,8 +77,19 @@ def named_tests() -> frozenset[str]:
     return frozenset(name for row in rows for name in row.get("tests", ()))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave most cases of a test marked ``sampled(n)`` to the night: by day its first case runs, and each nth after it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what the night runs, and of that leave out what is not of this night's part."""
+    _leave_most_samples_to_the_night(items)
+    part, _, parts = NIGHT_PART.partition("/")
+    night = [item for item in items if item.get_closest_marker("night")]
+    chosen = night[int(part) :: int(parts)]
+    left_out = {*night} - {*chosen}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=[*left_out])
+
+
+def _leave_most_samples_to_the_night(items: list[pytest.Item]) -> None:
+    """Mark most cases of a test marked ``sampled(n)``: by day its first case runs, and each nth after it."""
     cases_by_test = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         cases_by_test[item.nodeid.partition("[")[0]].append(item)
