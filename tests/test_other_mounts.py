@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.site import DAEMON_JSON, LEDGER, TOOLKIT, Site, sentence
+from tests.support.site import CONTAINERD, DAEMON_JSON, LEDGER, TOOLKIT, Site, ended, sentence
 
 DOCKER = "etc/docker"
 
@@ -149,6 +149,133 @@ def test_edits_in_a_directory_that_this_process_does_not_have_are_not_given_up(
     site.uninstall(*mount(moved))
     assert (moved / "daemon.json").read_text() == "{}\n"
     assert not (site.root / LEDGER).exists()
+
+
+OWN_RUNTIME = (
+    '{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}\n'
+)
+RUNC = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+
+
+@pytest.mark.parametrize(
+    ("config", "text", "more"),
+    [
+        pytest.param(DAEMON_JSON, OWN_RUNTIME, ("--set-as-default",), id="the name of a default runtime"),
+        pytest.param(CONTAINERD, RUNC, (), id="the type of runc"),
+    ],
+)
+def test_what_an_owner_writes_as_well_is_not_taken_for_our_edits(
+    site: Site, elsewhere: Path, config: str, text: str, more: tuple[str, ...]
+) -> None:
+    site.write(config, text)
+    name = Path(config).name
+    (elsewhere / name).write_text("{}\n" if name == "daemon.json" else "version = 2\n")
+    there = ("--mount", f"/{Path(config).parent}={elsewhere}")
+    site.install(*there, *more)
+
+    refused = site.uninstall(code=4)
+
+    assert sentence(refused).endswith(f"(install used --mount {there[1]}); give it again")
+    assert site.read(config) == text
+    assert names_ours((elsewhere / name).read_text())
+    site.uninstall(*there)
+    assert not names_ours((elsewhere / name).read_text())
+
+
+def _move(place: Path) -> Path:
+    """Give a directory another name and leave an empty one in its place, as an unmount does."""
+    moved = place.rename(place.with_name("moved"))
+    place.mkdir()
+    return moved
+
+
+@pytest.mark.parametrize("more", ["the same", "another directory"])
+def test_an_undo_that_finds_another_directory_than_the_install_gives_up_no_edits(
+    site: Site, elsewhere: Path, more: str
+) -> None:
+    site.install(*mount(elsewhere))
+    moved = _move(elsewhere)
+    other = elsewhere
+    if more == "another directory":
+        other = elsewhere.with_name("other")
+        other.mkdir()
+
+    refused = site.uninstall(*mount(other), code=4)
+
+    assert f"({other} is not the directory that install has mounted); mount that one again" in sentence(
+        refused
+    )
+    assert names_ours((moved / "daemon.json").read_text())
+    assert (site.root / LEDGER).exists()
+    site.uninstall(*mount(moved))
+    assert (moved / "daemon.json").read_text() == "{}\n"
+
+
+def test_a_directory_that_was_replaced_for_good_is_installed_again_and_undone(
+    site: Site, elsewhere: Path
+) -> None:
+    site.install(*mount(elsewhere))
+    _move(elsewhere)
+    (elsewhere / "daemon.json").write_text('{"debug": true}\n')
+
+    site.install(*mount(elsewhere))
+
+    assert names_ours((elsewhere / "daemon.json").read_text())
+    site.uninstall(*mount(elsewhere))
+    assert (elsewhere / "daemon.json").read_text() == '{"debug": true}\n'
+    assert not (site.root / LEDGER).exists()
+
+
+def test_a_run_whose_mount_has_gone_does_not_say_that_its_undo_is_complete(
+    site: Site, elsewhere: Path
+) -> None:
+    with site.running(*mount(elsewhere), "--drift", "ignore") as run:
+        moved = elsewhere.rename(elsewhere.with_name("moved"))
+
+        said = ended(run, code=4)
+
+    assert "undo complete" not in said
+    assert names_ours((moved / "daemon.json").read_text())
+    assert (site.root / LEDGER).exists()
+
+
+def test_a_path_that_the_node_has_too_is_not_the_pods_directory(site: Site, elsewhere: Path) -> None:
+    site.install(*mount(elsewhere))
+    moved = _move(elsewhere)
+
+    refused = site.uninstall(code=4)
+
+    assert "or name the present place with --mount" in sentence(refused)
+    assert names_ours((moved / "daemon.json").read_text())
+
+
+def test_of_two_directories_with_our_edits_the_one_of_the_install_is_asked_for(
+    site: Site, elsewhere: Path
+) -> None:
+    site.install(*mount(elsewhere))
+    site.write(DAEMON_JSON, (elsewhere / "daemon.json").read_text())
+
+    refused = site.uninstall(code=4)
+
+    assert sentence(refused).endswith("give it again")
+    assert names_ours((elsewhere / "daemon.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        pytest.param(("{}/elsewhere", "{}/node"), "is mounted from", id="two for one path"),
+        pytest.param(("{0}/elsewhere/../elsewhere",), "its second path has ..", id="a path with dots"),
+    ],
+)
+def test_a_mount_that_two_verbs_could_read_in_two_ways_is_refused(
+    site: Site, elsewhere: Path, places: tuple[str, ...], said: str
+) -> None:
+    words: list[str] = []
+    for place in places:
+        words += ["--mount", f"/{DOCKER}={place.format(elsewhere.parent)}"]
+
+    assert said in site.refuses("install", *words, code=2)
 
 
 def test_a_ledger_of_an_install_without_mounts_has_no_word_of_them(installed: Site) -> None:

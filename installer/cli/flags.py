@@ -190,7 +190,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         UsageError: the flags contradict each other, or make no sense.
     """
     engines = tuple(values["runtime"])
-    mounts = tuple(_mount(text) for text in values["mount"])
+    mounts = _mounts(values["mount"])
     if "mount" in given:  # the mounts of a run beside this verb may have gone
         _refuse_missing_mounts(mounts)
     host_path = partial(_find_host_path, root=PurePosixPath(values["host_root"]), mounts=mounts)
@@ -373,12 +373,23 @@ def _depth(path: PurePosixPath) -> int:
     return len(path.parts)
 
 
-def _mount(text: str) -> tuple[PurePosixPath, PurePosixPath]:
-    """Return the path on the host and the path here of one --mount."""
-    host, equals, local = text.partition("=")
-    if not equals or not host.startswith("/") or not local.startswith("/"):
-        raise UsageError(f"mount {text!r}", remedy="write --mount HOST=HERE with two absolute paths")
-    return PurePosixPath(host), PurePosixPath(local)
+def _mounts(texts: Iterable[str]) -> tuple[tuple[PurePosixPath, PurePosixPath], ...]:
+    """Return the path on the host and the path here of each --mount."""
+    mounts: dict[PurePosixPath, PurePosixPath] = {}
+    for text in texts:
+        host_text, equals, local_text = text.partition("=")
+        if not equals or not host_text.startswith("/") or not local_text.startswith("/"):
+            raise UsageError(f"mount {text!r}", remedy="write --mount HOST=HERE with two absolute paths")
+        host = PurePosixPath(host_text)
+        local = PurePosixPath(local_text)
+        if ".." in local.parts:
+            raise UsageError(
+                f"use --mount {text} (its second path has ..)", remedy="write the path without .."
+            )
+        if mounts.setdefault(host, local) != local:
+            problem = f"use --mount {text} ({host} is mounted from {mounts[host]} already)"
+            raise UsageError(problem, remedy="leave out one of the two")
+    return tuple(mounts.items())
 
 
 def _refuse_missing_mounts(mounts: Iterable[tuple[PurePosixPath, PurePosixPath]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from installer.config_text.change import has_any
+from installer.config_text.change import list_missing
 from installer.engines.config_edits import relocate_edits
 from installer.engines.config_texts import text_of
 from installer.errors import InstallerError
@@ -31,45 +31,79 @@ def list_mounts(host: Host, options: Options, rows: Iterable[ConfigRow]) -> tupl
     return tuple(used.values())
 
 
-def find_other_mounts(host: Host, options: Options, record: Record) -> InstallerError | None:
+def find_other_mounts(
+    host: Host, options: Options, record: Record, *, undoes: bool = False
+) -> InstallerError | None:
     """Return the error for a config of ours that was written through other mounts, and is not found here.
 
     Mounts may change: an old pod has the host's /etc at one path, a new pod the whole host below another.
-    So edits that are found are enough, and so is the directory of the install without edits.
+    What counts is that they lead to the directory of the install, or to a text with all our edits.
+
+    Args:
+        host: the host, through the mounts of this process.
+        options: the options of the verb.
+        record: the content of the ledger.
+        undoes: whether the verb is an undo. An install may write its edits anew where they are gone, as for
+            any drift; an undo would take them for removed.
     """
     if not options.mounts and not record.mounts:  # each check asks: nearly all nodes end here
         return None
     given = _list_given(host, options)
-    visible = [(mount.path, mount.here) for mount in record.mounts if _is_directory(mount.here)]
-    then = Host.under(options.host_root, visible)
     for row in record.configs:
         if not row.written:
             continue
         path = host.resolve(row.path)
         mount = _nearest(given, path)
         former = _nearest(record.mounts, path)
-        if _is_same(mount, former) or _holds_edits(host, row):
-            continue
-        problem = f"find our edits of {row.path}"
-        if former is None or _is_directory(former.here):
-            if not _holds_edits(then, row):
-                continue
-            if former is not None:
-                problem += f" (install used --mount {former.path}={former.here})"
-                return InstallerError(problem, remedy="give it again", code="path-unusable")
-            if mount is not None:
-                problem += f" (install did not use --mount {mount.path}={mount.here})"
-                return InstallerError(problem, remedy="leave it out", code="path-unusable")
-        elif mount is None and not _has_inode(host, former):
-            problem += f" (install used --mount {former.path}={former.here})"
-            remedy = f"give it again, or name the present place with --mount {former.path}=HERE"
-            return InstallerError(problem, remedy=remedy, code="path-unusable")
+        error = None
+        if former is not None:
+            error = _find_other_directory(host, row, mount, former, undoes=undoes)
+        elif mount is not None:
+            error = _find_unused_mount(host, Host.under(options.host_root), row, mount)
+        if error is not None:
+            return error
     return None
 
 
-def refuse_other_mounts(host: Host, options: Options, record: Record) -> None:
+def _find_other_directory(
+    host: Host, row: ConfigRow, mount: MountRow | None, former: MountRow, *, undoes: bool
+) -> InstallerError | None:
+    """Return the error for a config whose directory of the install is not the one that is found now."""
+    status = host.status(former.path)
+    if status is not None and status.st_ino == former.inode:
+        return None
+    problem = f"find our edits of {row.path} (install used --mount {former.path}={former.here})"
+    if _has_inode(former.here, former.inode):
+        return InstallerError(problem, remedy="give it again", code="path-unusable")
+    if _holds_all_edits(host, row):
+        return None
+    if mount is None:
+        remedy = f"give it again, or name the present place with --mount {former.path}=HERE"
+        return InstallerError(problem, remedy=remedy, code="path-unusable")
+    if not undoes:
+        return None
+    problem = f"find our edits of {row.path} ({mount.here} is not the directory that install has mounted)"
+    remedy = "mount that one again; or, if it was replaced for good, run install here and then uninstall"
+    return InstallerError(problem, remedy=remedy, code="path-unusable")
+
+
+def _find_unused_mount(host: Host, root: Host, row: ConfigRow, mount: MountRow) -> InstallerError | None:
+    """Return the error for a mount that hides a config with our edits, which ``root`` shows."""
+    directory = row.path.parent
+    here = host.status(directory)
+    below_root = root.status(directory)
+    is_same = False
+    if here is not None and below_root is not None:
+        is_same = (here.st_dev, here.st_ino) == (below_root.st_dev, below_root.st_ino)
+    if is_same or not _holds_all_edits(root, row):
+        return None
+    problem = f"find our edits of {row.path} (install did not use --mount {mount.path}={mount.here})"
+    return InstallerError(problem, remedy="leave it out", code="path-unusable")
+
+
+def refuse_other_mounts(host: Host, options: Options, record: Record, *, undoes: bool = False) -> None:
     """Raise the error of ``find_other_mounts``."""
-    error = find_other_mounts(host, options, record)
+    error = find_other_mounts(host, options, record, undoes=undoes)
     if error is not None:
         raise error
 
@@ -90,26 +124,15 @@ def _nearest(mounts: Sequence[MountRow], path: PurePosixPath) -> MountRow | None
     return nearest
 
 
-def _is_same(mount: MountRow | None, other: MountRow | None) -> bool:
-    if mount is None or other is None:
-        return mount is other
-    return (mount.path, mount.here) == (other.path, other.here)
-
-
-def _is_directory(path: PurePosixPath) -> bool:
+def _has_inode(directory: PurePosixPath, inode: int) -> bool:
+    """Tell whether a path of this process leads to the directory with an inode."""
     with suppress(OSError):
-        return Path(path).is_dir()
+        return Path(directory).stat().st_ino == inode
     return False
 
 
-def _has_inode(host: Host, mount: MountRow) -> bool:
-    """Tell whether this process finds the directory of the install at the host's path."""
-    status = host.status(mount.path)
-    return status is not None and status.st_ino == mount.inode
-
-
-def _holds_edits(host: Host, row: ConfigRow) -> bool:
-    """Tell whether a config is a text of ours, or has one of our edits."""
+def _holds_all_edits(host: Host, row: ConfigRow) -> bool:
+    """Tell whether a config is a text of ours, or has all our edits: one alone may be an owner's own."""
     with suppress(InstallerError):  # a config that cannot be read shows no edit
         file = host.read(row.path)
         if file is None:
@@ -119,5 +142,6 @@ def _holds_edits(host: Host, row: ConfigRow) -> bool:
         if row.syntax is None:
             return False
         edits = [edit for edit in relocate_edits(row, file) if edit.after is not None]
-        return has_any(text_of(file, row.path), edits, row.syntax, name=str(row.path))
+        missing = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
+        return bool(edits) and not missing
     return False

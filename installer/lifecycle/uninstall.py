@@ -145,7 +145,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     hurried = within_s < inf
     was_pending = ledger.record.undo_pending
     with as_incomplete_undo():
-        refuse_other_mounts(host, options, ledger.record)
+        refuse_other_mounts(host, options, ledger.record, undoes=True)
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
         recover(host, options, ledger, undoes=True)
