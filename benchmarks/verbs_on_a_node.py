@@ -1,7 +1,8 @@
 """Runs on a node: print what verbs take beside a bare Python, in turns: medians of CPU and wall time in ms.
 
-Arguments: what to measure, the number of turns, and the words of an install. The program stands where the
-image has it.
+Arguments: what to measure, the number of turns, and the words of an install. For a plan after a wait the
+second one is the seconds of the wait. For a command it stands in place of the words. The program stands where
+the image has it.
 """
 
 import json
@@ -23,11 +24,18 @@ def main() -> None:
     """Measure in turns."""
     what, turns, *install = sys.argv[1:]
     costs: dict[str, list[Cost]] = {}
+    if what == "plan after a wait":
+        time.sleep(float(turns))
+        print(json.dumps({"plan": _cost((PROGRAM, "plan", *install))}))
+        return
+    if what == "command":
+        measured = [_cost(install) for _ in range(int(turns))]
+        cpu, wall = zip(*measured, strict=True)
+        print(json.dumps({"command": (median(cpu), median(wall))}))
+        return
     for _ in range(int(turns)):
         costs.setdefault("bare", []).append(_cost(BARE))
-        if what == "planned":
-            costs.setdefault("plan", []).append(_cost((PROGRAM, "plan", *install)))
-        elif what == "unchanged":
+        if what == "unchanged":
             costs.setdefault("install", []).append(_cost((PROGRAM, "install", *install)))
         elif what == "beside":
             costs.setdefault("stop", []).append(_stop(install))
