@@ -43,7 +43,7 @@ unit: .venv/.dev  ## fast tests: no root rights, no engine
 	$(PYTEST) --durations 20 --numprocesses 4 --dist worksteal --ignore=tests/engines $(TESTS)
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
-	$(PYTEST) --durations 20 --numprocesses 4 --ignore=tests/engines/node tests/engines
+	$(PYTEST) --durations 20 --numprocesses 6 --dist worksteal --ignore=tests/engines/node tests/engines
 
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh
