@@ -80,14 +80,22 @@ def test_all_of_a_runtime_that_leads_elsewhere_stays_and_the_others_go(
         pytest.param(DAEMON_JSON, ("runtimes", "nvidia", "path"), id="Docker"),
     ],
 )
-@pytest.mark.parametrize("name", ["nvidia-container-runtime.cdi", "nvidia-container-runtime.mine"])
+@pytest.mark.parametrize(
+    "binary",
+    [
+        f"{OURS}.cdi",
+        f"/{OURS}.cdi",
+        f"{OURS}.mine",
+        "/usr//local/nvidia//toolkit/nvidia-container-runtime.cdi",
+    ],
+)
 @pytest.mark.parametrize("is_repaired", [True, False], ids=["repaired", "not repaired"])
 def test_a_runtime_that_leads_to_another_file_of_the_toolkit_goes_with_it(
-    clean: Site, path: str, program: Key, name: str, *, is_repaired: bool
+    clean: Site, path: str, program: Key, binary: str, *, is_repaired: bool
 ) -> None:
     clean.install()
     installed = clean.read(path)
-    _edit(clean, path, WantedKey(program, f"/{TOOLKIT}/{name}"))
+    _edit(clean, path, WantedKey(program, binary))
     if is_repaired:
         clean.install()
         assert clean.read(path) == installed

@@ -43,7 +43,7 @@ from installer.model.facts import (
     Reference,
     ToolkitFacts,
 )
-from installer.model.files import VERSIONS, Artifact, File, Kind, Layout
+from installer.model.files import VERSIONS, Artifact, File, Kind, Layout, host_path
 from installer.model.options import Options, RestartMode
 from installer.payload import access
 from installer.payload.config_toml import HOST_CONFIG
@@ -455,5 +455,5 @@ def list_toolkits(file: File | None) -> set[PurePosixPath]:
     content = re.sub(COMMENT.pattern.encode(), b"", file.content)
     toolkits = set()
     for place in TOOLKITS.findall(content):
-        toolkits.add(PurePosixPath(place.decode(errors="surrogateescape")))
+        toolkits.add(host_path(place.decode(errors="surrogateescape")))
     return toolkits

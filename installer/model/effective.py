@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from installer.config_text import Key, Tree, Value, flatten
 from installer.errors import InstallerError, Option, Remedy
+from installer.model.files import host_path
 
 OUR_BINARIES: Final = frozenset(
     {
@@ -178,9 +179,10 @@ def is_ours(binary: Value) -> bool:
 
 def is_of_toolkit(program: Value, ours: PurePosixPath) -> bool:
     """Tell whether a path is in the directory of a program of ours, which goes with the toolkit."""
-    if not isinstance(program, str) or ".." in PurePosixPath(program).parts:
+    if not isinstance(program, str):
         return False
-    return PurePosixPath(program).is_relative_to(ours.parent)
+    path = host_path(program)
+    return ".." not in path.parts and path.is_relative_to(ours.parent)
 
 
 def is_oci(name: str, binary: Value) -> bool:

@@ -37,6 +37,13 @@ EXECUTE: Final = 0o111  # by everybody
 OTHERS_WRITE: Final = 0o022
 
 
+def host_path(text: str) -> PurePosixPath:
+    """Return the path in a text; pathlib keeps two leading slashes, which Linux reads as one."""
+    if text.startswith("//"):
+        return PurePosixPath("/", text.lstrip("/"))
+    return PurePosixPath(text)
+
+
 class Layout:
     """The paths below an install-dir, as the host sees them."""
 
