@@ -457,6 +457,85 @@ def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledger
     assert site.tree() == before
 
 
+OURS = f"/{TOOLKIT}/nvidia-container-runtime"
+OWNERS_DROP_IN = "etc/crio/crio.conf.d/10-owner.conf"
+OF_CONTAINERD = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.owner'
+
+
+def _docker(*runtimes: str, **more: object) -> str:
+    """Return a daemon.json with runtimes by name and, after an equals sign, by the end of their program."""
+    tables = {}
+    for runtime in runtimes:
+        name, _, mode = runtime.partition("=")
+        tables[name] = {"path": OURS + mode}
+    return json.dumps({"runtimes": tables, **more})
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        pytest.param(DAEMON_JSON, _docker("owner=.cdi", **{"default-runtime": "owner"}), id="another name"),
+        pytest.param(DAEMON_JSON, _docker("owner", labels=[f"x={OURS}.cdi"]), id="a label"),
+        pytest.param(DAEMON_JSON, _docker("owner", labels=[f"x={OURS}-hook"]), id="a label with the hook"),
+        pytest.param(DAEMON_JSON, _docker("nvidia-cdi=.cdi"), id="alone"),
+        pytest.param(
+            DAEMON_JSON, _docker("nvidia=.cdi", "nvidia-cdi", "nvidia-legacy=.cdi"), id="other programs"
+        ),
+        pytest.param(
+            DAEMON_JSON, _docker("nvidia", "nvidia-cdi=.cdi", "nvidia-legacy=.legacy"), id="other settings"
+        ),
+        pytest.param(
+            CONTAINERD,
+            f'version = 2\n[{OF_CONTAINERD}]\nruntime_type = "io.containerd.runc.v2"\n'
+            f'[{OF_CONTAINERD}.options]\nBinaryName = "{OURS}.cdi"\n',
+            id="containerd",
+        ),
+        pytest.param(
+            OWNERS_DROP_IN,
+            '# mine\n[crio.runtime]\ndefault_runtime = "owner"\n'
+            f'[crio.runtime.runtimes.owner]\nruntime_path = "{OURS}.cdi"\n',
+            id="CRI-O",
+        ),
+    ],
+)
+def test_runtimes_that_an_owner_prepared_before_the_first_install_stay(
+    site: Site, path: str, text: str
+) -> None:
+    site.write(path, text)
+    before = site.tree()
+
+    told = site.status()
+    early = site.uninstall()
+    assert site.tree() == before
+    installed = site.install()
+    undone = site.uninstall()
+
+    assert site.tree() == before
+    assert "there is no ledger" not in told.stdout
+    assert "ledger lost" not in early.stderr + installed.stderr + undone.stderr
+
+
+@pytest.mark.parametrize("gone", [LEDGER, ALL])
+def test_an_owners_runtimes_beside_ours_stay_when_the_ledger_is_lost(site: Site, gone: str) -> None:
+    owners = f'[crio.runtime.runtimes.owner]\nruntime_path = "{OURS}.cdi"\n'
+    site.install()
+    site.write(OWNERS_DROP_IN, owners)
+    site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].update(owner={"path": OURS}))
+    site.rewrite(DAEMON_JSON, lambda said: said.update({"default-runtime": "owner"}))
+    lose(site, gone)
+
+    done = site.call("uninstall")
+
+    assert "ledger lost" in done.stderr
+    assert site.read(OWNERS_DROP_IN) == owners
+    daemon = json.loads(site.read(DAEMON_JSON))
+    assert (daemon["runtimes"], daemon["default-runtime"]) == ({"owner": {"path": OURS}}, "owner")
+    assert site.read(CRIO) == ""
+    if gone == LEDGER:
+        assert done.returncode == 4
+        assert f"/{OWNERS_DROP_IN} names {OURS}.cdi" in done.stderr
+
+
 def test_a_plan_after_the_loss_is_that_of_the_install(site: Site) -> None:
     site.install()
     lose(site, LEDGER)

@@ -14,7 +14,7 @@ from installer.cdi.plan import SPECIFICATION
 from installer.change.ledger import Ledger
 from installer.change.observe import list_toolkits, observe_adoption
 from installer.change.references import list_runtimes
-from installer.config_text import Key, Syntax, Tree, WantedKey, leaves, value_at
+from installer.config_text import Key, Syntax, Tree, Value, WantedKey, leaves, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_files import copies_of, walk
@@ -23,7 +23,7 @@ from installer.engines.config_texts import syntax_of, text_of, tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.effective import RUNC_TYPE, is_ours
+from installer.model.effective import RUNC_TYPE, STANDARD_NAMES, is_ours
 from installer.model.engine import EngineState
 from installer.model.facts import (
     CdiRow,
@@ -35,12 +35,18 @@ from installer.model.facts import (
     SpecialVersion,
     ToolkitRow,
 )
-from installer.model.files import DEFAULT_INSTALL_DIR, ROOT, VERSIONS, Kind, Layout
+from installer.model.files import DEFAULT_INSTALL_DIR, ROOT, VERSIONS, File, Kind, Layout
 from installer.model.options import Options, Places
 from installer.model.steps import Part, PartId, sum_rows
 
-CDI: Final = b"/toolkit/nvidia-container-runtime.cdi"
-HOOK: Final = b"/toolkit/nvidia-container-runtime-hook"
+# The programs of the runtimes that an install writes beside the plain runtime.
+SPECIAL_PROGRAMS: Final = {
+    "nvidia-cdi": "nvidia-container-runtime.cdi",
+    "nvidia-legacy": "nvidia-container-runtime.legacy",
+}
+PLAIN_PROGRAM: Final = "nvidia-container-runtime"
+HOOK: Final = "nvidia-container-runtime-hook"
+TOGETHER: Final = 2  # a runtime of ours does not stand alone in a config
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # the pattern that NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # the pattern that we add
@@ -63,7 +69,7 @@ def find_leftovers(
     parts: list[Part] = []
     for engine in facts.engines:
         unread_paths = [path for path, name in (unread or {}).items() if name == engine.name]
-        leftovers = _Leftovers(engine, facts, options.layout.toolkit, ours=ours, unread=unread_paths)
+        leftovers = _Leftovers(engine, facts, options, ours=ours, unread=unread_paths)
         parts.append(leftovers.as_part())
     rows = sum_rows(parts)
     notes: list[str] = []
@@ -88,14 +94,15 @@ class _Leftovers:
         self,
         engine: EngineState,
         facts: Facts,
-        toolkit: PurePosixPath,
+        options: Options,
         *,
         ours: bool,
         unread: Collection[PurePosixPath] = (),
     ) -> None:
         self.engine = engine
         self.facts = facts
-        self.toolkit = toolkit
+        self.toolkit = options.layout.toolkit
+        self.runtime_name = options.runtime_name
         self.ours = ours
         # The import of our drop-in is gone if the owner has written the root config anew.
         unimported = []
@@ -120,7 +127,10 @@ class _Leftovers:
             if self.facts.contents[path] is None:
                 continue
             tree = tree_of(self.facts.contents[path], path)
-            runtimes = dict(list_runtimes(tree, self.toolkit))
+            if self.ours:
+                runtimes = find_our_runtimes(tree, self.toolkit, self.runtime_name)
+            else:
+                runtimes = dict(list_runtimes(tree, self.toolkit))
             self.trees[path] = tree
             self.runtimes[path] = runtimes
             if runtimes and path.stem == DROP_IN:
@@ -243,6 +253,60 @@ class _Leftovers:
         return bool(loaded) and loaded <= self.drop_ins
 
 
+def find_our_runtimes(tree: Tree, toolkit: PurePosixPath, runtime_name: str) -> dict[Key, PurePosixPath]:
+    """Find the runtimes in a config that an install of ours writes: several together, each by its own name.
+
+    A runtime of another name, or alone, is an administrator's, whatever it starts.
+
+    Args:
+        tree: the config.
+        toolkit: the directory of our programs.
+        runtime_name: the name of the plain runtime; the lost install may have used another name.
+    """
+    tables: dict[Key, dict[str, PurePosixPath]] = {}
+    for key, binary in list_runtimes(tree, toolkit):
+        tables.setdefault(key[:-1], {})[key[-1]] = binary
+
+    found: dict[Key, PurePosixPath] = {}
+    for above, binaries in tables.items():
+        names = [
+            name for name, program in SPECIAL_PROGRAMS.items() if binaries.get(name) == toolkit / program
+        ]
+        plain = [name for name, binary in binaries.items() if binary.name == PLAIN_PROGRAM]
+        if runtime_name in plain:
+            names.append(runtime_name)
+        elif STANDARD_NAMES[0] in plain:
+            names.append(STANDARD_NAMES[0])
+        elif len(plain) == 1 and len(names) == len(SPECIAL_PROGRAMS):
+            names += plain
+        if len(names) >= TOGETHER:
+            for name in names:
+                found[(*above, name)] = binaries[name]
+    return found
+
+
+def _is_whole_install(tree: Tree, runtimes: Collection[Key]) -> bool:
+    """Tell whether ``runtimes`` are all runtimes of an install, with settings as an install gives them."""
+    for above in {key[:-1] for key in runtimes}:
+        count = sum(key[:-1] == above for key in runtimes)
+        first, second = [_list_settings(value_at(tree, (*above, name))) for name in SPECIAL_PROGRAMS]
+        # An install gives both the same settings, and never the program alone. The plain runtime may have had
+        # settings of its owner's.
+        if count == len(STANDARD_NAMES) and first and first == second:
+            return True
+    return False
+
+
+def _list_settings(runtime: Value) -> dict[Key, Value]:
+    """Return the settings of a runtime without the program of ours."""
+    settings: dict[Key, Value] = {}
+    if isinstance(runtime, dict):
+        for key, value in leaves(runtime):
+            if not is_ours(value):
+                settings[key] = value
+    return settings
+
+
 def _defines_built_in(tree: Tree, keys: Iterable[Key]) -> bool:
     """Tell whether a config defines the built-in runtime, beside one of the ``keys``, as our install does."""
     for key in keys:
@@ -329,12 +393,24 @@ def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
         return dict(named)
     left_behind: dict[PurePosixPath, str] = {}
     for path, engine in named.items():
-        file = host.read(path)
-        # Without a toolkit, an administrator may have prepared the plain runtime for a first install, but not
-        # its CDI variant. A hook is no preparation, for no container starts while its program is missing.
-        if file is not None and (CDI in file.content or HOOK in file.content):
+        if _is_written_by_install(host.read(path), path, options):
             left_behind[path] = engine
     return left_behind
+
+
+def _is_written_by_install(file: File | None, path: PurePosixPath, options: Options) -> bool:
+    """Tell whether a config without a toolkit on the node can only come from an install of ours.
+
+    An administrator may have prepared runtimes for a first install, but hardly all of ours with our settings.
+    A hook is no preparation, for no container starts while its program is missing.
+    """
+    toolkit = options.layout.toolkit
+    with suppress(InstallerError):  # an undo could not edit an unreadable file
+        tree = tree_of(file, path)
+        if value_at(tree, ("hook", "path")) == str(toolkit / HOOK):
+            return True
+        return _is_whole_install(tree, find_our_runtimes(tree, toolkit, options.runtime_name))
+    return False
 
 
 def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Options:

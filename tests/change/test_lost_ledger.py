@@ -89,15 +89,16 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
 
 
 RUNC = f'[{CRI}.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+OURS = f'{THEIRS}[{CRI}.runtimes.nvidia-cdi.options]\nBinaryName = "{RUNTIME}.cdi"\n'
 
 
 @pytest.mark.parametrize(
     ("path", "text", "told"),
     [
-        pytest.param(CONFIG, RUNC + THEIRS, True, id="as an install writes it"),
-        pytest.param(CONFIG, f"{RUNC}x = 1\n{THEIRS}", False, id="with more"),
-        pytest.param(CONFIG, THEIRS, False, id="none"),
-        pytest.param(DROP_IN, RUNC + THEIRS, False, id="in our drop-in, with which it goes"),
+        pytest.param(CONFIG, RUNC + OURS, True, id="as an install writes it"),
+        pytest.param(CONFIG, f"{RUNC}x = 1\n{OURS}", False, id="with more"),
+        pytest.param(CONFIG, OURS, False, id="none"),
+        pytest.param(DROP_IN, RUNC + OURS, False, id="in our drop-in, with which it goes"),
     ],
 )
 def test_a_runc_that_may_be_ours_is_told_where_the_ledger_is_lost(
@@ -111,7 +112,7 @@ def test_a_runc_that_may_be_ours_is_told_where_the_ledger_is_lost(
     )
 
     note = f"runc in {path}, which stays: it may be an administrator's"
-    assert list(lost.notes) == [f"nvidia in {path}", *([note] if told else [])]
+    assert list(lost.notes) == [f"nvidia, nvidia-cdi in {path}", *([note] if told else [])]
     assert note not in adopted.notes
 
 
