@@ -515,6 +515,19 @@ def test_runtimes_that_an_owner_prepared_before_the_first_install_stay(
     assert "ledger lost" not in early.stderr + installed.stderr + undone.stderr
 
 
+def test_runtimes_that_start_what_an_owners_link_leads_to_stay(site: Site) -> None:
+    site.write("opt/toolkit/nvidia-container-runtime", "theirs")
+    (site.root / TOOLKIT).parent.mkdir(parents=True)
+    (site.root / TOOLKIT).symlink_to("/opt/toolkit")
+    site.write(DAEMON_JSON, _docker("nvidia", "nvidia-cdi=.cdi", "nvidia-legacy=.legacy"))
+    before = site.tree()
+
+    told, done = site.status(), site.uninstall()
+
+    assert site.tree() == before
+    assert (told.returncode, "ledger lost" in done.stderr) == (3, False)
+
+
 @pytest.mark.parametrize("gone", [LEDGER, ALL])
 def test_an_owners_runtimes_beside_ours_stay_when_the_ledger_is_lost(site: Site, gone: str) -> None:
     owners = f'[crio.runtime.runtimes.owner]\nruntime_path = "{OURS}.cdi"\n'

@@ -384,13 +384,14 @@ def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosix
 
 
 def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
-    """Find the configs with our toolkit, and their engines; none if NVIDIA's toolkit has the same path."""
+    """Find the configs with our toolkit, and their engines; none if a toolkit of others has the same path."""
     kind = host.kind(options.layout.toolkit, last=False)
     named = find_toolkits(host, options).get(options.install_dir, {})
-    if kind is Kind.DIRECTORY:
-        return {}
-    if kind is not Kind.ABSENT:
+    link = host.link_target(options.layout.toolkit) or ""
+    if link.startswith(VERSIONS):
         return dict(named)
+    if kind is not Kind.ABSENT:
+        return {}
     left_behind: dict[PurePosixPath, str] = {}
     for path, engine in named.items():
         if _is_written_by_install(host.read(path), path, options):
