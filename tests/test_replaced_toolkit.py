@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import preloaded
 from tests.support.looks import asked, found_problem, look
-from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended, sentence
 from tests.support.stand_in import CONFIGS
 from tests.support.waiting import until, until_it_sleeps
 
@@ -73,6 +74,95 @@ def test_an_install_tells_where_a_directory_in_its_place_goes(site: Site, whose:
         assert f"{whose} is there" in said
     site.uninstall()
     assert not (site.root / TOOLKIT).is_symlink()
+
+
+WRAPPER = f"/{TOOLKIT}/my-wrapper"
+MOST_CHECKS = 4  # the first, for each of two changes, and again after a pause
+OWNERS_DROP_IN = "etc/crio/crio.conf.d/10-owner.conf"
+OF_CONTAINERD = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.owner'
+
+
+def _write_wrapper(site: Site) -> None:
+    site.write(WRAPPER[1:], "#!/bin/sh\n").chmod(0o755)
+
+
+def _name_wrapper(site: Site) -> None:
+    site.rewrite(DAEMON_JSON, lambda said: said.setdefault("runtimes", {}).update(owner={"path": WRAPPER}))
+
+
+@pytest.mark.parametrize("engines", [(), ("--runtime", "crio")], ids=["all engines", "another engine"])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        pytest.param(DAEMON_JSON, json.dumps({"runtimes": {"owner": {"path": WRAPPER}}}), id="Docker"),
+        pytest.param(
+            CONTAINERD,
+            f'version = 2\n[{OF_CONTAINERD}]\nruntime_type = "io.containerd.runc.v2"\n'
+            f'[{OF_CONTAINERD}.options]\nBinaryName = "{WRAPPER}"\n',
+            id="containerd",
+        ),
+        pytest.param(
+            OWNERS_DROP_IN, f'[crio.runtime.runtimes.owner]\nruntime_path = "{WRAPPER}"\n', id="CRI-O"
+        ),
+    ],
+)
+def test_an_install_that_takes_a_named_program_away_is_refused(
+    site: Site, path: str, text: str, engines: tuple[str, ...]
+) -> None:
+    nvidias_toolkit(site)
+    _write_wrapper(site)
+    site.write(path, text)
+    before = site.tree()
+    if engines:
+        command = [*site.command("install")[:8], *engines, "--restart-mode", "none"]
+        done = preloaded.run(command)
+        planned = preloaded.run([*command[:3], "plan", *command[4:]])
+    else:
+        done = site.call("install")
+        planned = site.call("plan")
+
+    problem = (
+        f"cannot install the toolkit (the runtime owner in /{path} starts {WRAPPER}, "
+        "which the new toolkit does not have); move that program elsewhere"
+    )
+    assert (done.returncode, planned.returncode) == (1, 1)
+    assert sentence(done).startswith(problem)
+    assert problem in planned.stdout
+    assert site.tree() == before
+    site.write(path, text.replace(WRAPPER, "/opt/my-wrapper"))
+    site.install()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["after an undo that kept it", "again"])
+def test_an_owners_program_in_our_toolkit_stays_while_a_runtime_starts_it(site: Site, *, kept: bool) -> None:
+    site.install()
+    _write_wrapper(site)
+    _name_wrapper(site)
+    if kept:
+        site.uninstall(code=4)
+
+    refused = site.refuses("install")
+
+    assert f"the runtime owner in /{DAEMON_JSON} starts {WRAPPER}" in refused
+    site.uninstall(code=4)
+    assert (site.root / WRAPPER[1:]).exists()
+
+
+def test_a_waiting_run_reports_an_owners_program_that_a_repair_would_delete(site: Site) -> None:
+    with site.running("--drift", "repair") as child:
+        until_it_sleeps(child.pid)
+        _write_wrapper(site)
+        _name_wrapper(site)
+        until(lambda: "my-wrapper" in str(look(site)["problem"]), lambda: look(site))
+        until_it_sleeps(child.pid)
+        told = site.status()
+        number = look(site)["number"]
+        said = ended(child, code=4)
+
+    assert told.returncode == 1
+    assert f"the runtime owner in /{DAEMON_JSON} starts {WRAPPER}, which the new toolkit" in told.stdout
+    assert number <= MOST_CHECKS, said
+    assert (site.root / WRAPPER[1:]).exists()
 
 
 @pytest.mark.parametrize("more", [(), ("--set-as-default",)], ids=["not the default", "the default"])

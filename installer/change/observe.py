@@ -72,6 +72,7 @@ class Node(Struct, frozen=True):
         writes: Collection[PurePosixPath] = (),
         deep: bool = False,
         seeks_references: bool = False,
+        seeks_other_engines: bool = False,
         **of_verb: Any,
     ) -> Facts:
         """Return the facts of a verb.
@@ -80,6 +81,7 @@ class Node(Struct, frozen=True):
             writes: the files that may be written; by default the configs of the ledger.
             deep: whether to hash the installed payload.
             seeks_references: whether to search the node for references to the toolkit.
+            seeks_other_engines: whether to search only the configs of the engines that were not observed.
             of_verb: the facts of this verb alone, as fields of ``Facts``.
         """
         host = self.host
@@ -90,7 +92,9 @@ class Node(Struct, frozen=True):
         references: tuple[Reference, ...] = ()
         if seeks_references:
             references = tuple(search.search())
-        links, returning = search.follow_links(references)
+        elif seeks_other_engines:
+            references = tuple(search.search_other_engines())
+        named = search.follow_links(references)
         originals = {row.path: read_saved(host, layout, row.original) for row in rows}
         # A link in the place of our file goes with the file, so it counts as readable.
         engines = [replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines]
@@ -110,9 +114,10 @@ class Node(Struct, frozen=True):
             record=self.record,
             lost=frozenset(lost),
             relinked=relinked,
-            links=links,
+            links=named.links,
             references=references,
-            returning=returning,
+            returning=named.returning,
+            in_toolkit=named.in_toolkit,
             **of_verb,
         )
 
@@ -210,6 +215,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     return node.facts(
         writes=targets | _list_link_targets(host, targets),
         deep=True,
+        seeks_other_engines=True,
         payload=payload,
         driver=driver,
         cdi=cdi,

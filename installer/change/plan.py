@@ -19,7 +19,7 @@ from installer.change import engine_plan, rows
 from installer.change.engine_plan import EngineInstall
 from installer.change.gate import choose_install_texts
 from installer.change.install_texts import InstallRequest
-from installer.change.references import find_references, find_taken_over, leads_into
+from installer.change.references import find_displaced, find_references, find_taken_over, leads_into
 from installer.change.restart import When
 from installer.config_text import flatten
 from installer.engines import ENGINES
@@ -62,7 +62,7 @@ from installer.model.steps import (
 )
 from installer.nri import plan as nri
 from installer.payload import plan as toolkit
-from installer.payload.files import advise
+from installer.payload.files import CONFIG, advise
 
 MODES: Final = ("", ".cdi", ".legacy")
 
@@ -191,6 +191,9 @@ def plan_install(facts: Facts, options: Options, dry_run: DryRun = predict_from_
         *engines,
         toolkit.sweep(facts, payload),
     )
+    if payload.rows.toolkit is not None and not payload.obstacles:
+        files = {str(CONFIG), *payload.rows.toolkit.files}
+        parts += (Part(PartId.REFERENCES, obstacles=tuple(find_displaced(facts, parts, files))),)
     return _sum_install(parts, facts, options, installs)
 
 

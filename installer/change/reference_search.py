@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.references import list_programs
+from installer.change.references import list_programs, list_references
 from installer.config_text import flatten
 from installer.engines import ENGINES, config_files, list_generating
 from installer.engines.config_texts import tree_of
@@ -34,7 +34,7 @@ from installer.host.processes import (
 )
 from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import Owner, Record, Reference
-from installer.model.files import PATH, File, Kind, Layout
+from installer.model.files import PATH, File, Kind, Layout, host_path
 from installer.model.options import Places
 from installer.payload.files import EXECUTABLES, LINKS
 
@@ -69,6 +69,14 @@ ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) i
 
 
 ENGINE_PROCESSES: Final = frozenset((*ROWS, CONMON))
+
+
+class NamedPrograms(Struct, frozen=True):
+    """The programs that configs, flags and other references name; see the fields of ``Facts``."""
+
+    links: Mapping[str, PurePosixPath]
+    returning: frozenset[str]
+    in_toolkit: Mapping[str, PurePosixPath]
 
 
 class ReferenceSearch(Struct, frozen=True):
@@ -115,9 +123,19 @@ class ReferenceSearch(Struct, frozen=True):
         """Keep the toolkit for an unread file or process, which may need it."""
         return Reference(how, str(self.layout.toolkit / RUNTIME), remedy)
 
-    def follow_links(
-        self, references: Collection[Reference]
-    ) -> tuple[dict[str, PurePosixPath], frozenset[str]]:
+    def search_other_engines(self) -> Iterator[Reference]:
+        """Search the usual configs of the engines that an install leaves out for programs."""
+        if self.host.kind(self.layout.toolkit, last=False) is Kind.ABSENT:
+            return
+        paths: set[PurePosixPath] = set()
+        for kind in ENGINES.values():
+            with suppress(InstallerError):
+                paths.update(config_files.usual_configs(self.host, kind))
+        for path in sorted(paths - self.contents.keys()):
+            with suppress(InstallerError):  # no engine can read this config, so it starts nothing
+                yield from list_references(self.host.read(path), path)
+
+    def follow_links(self, references: Collection[Reference]) -> "NamedPrograms":
         """Resolve all named programs and the install-dir, and find the returning programs.
 
         A program returns if the undo restores the directory of another installer at the program's path.
@@ -143,21 +161,37 @@ class ReferenceSearch(Struct, frozen=True):
                     if ours is not None:
                         break
         returning = set()
+        in_toolkit: dict[str, PurePosixPath] = {}
         for program in named:
-            if self._returns(links.get(program, program)):
+            paths = [links[program]] if program in links else []
+            paths.append(host_path(program))
+            if self._returns(paths[0]):
                 returning.add(program)
-        return links, frozenset(returning)
+            for path in paths:
+                below = self._find_below_toolkit(path)
+                with suppress(InstallerError):
+                    if below is not None and self.host.kind(path) is not Kind.ABSENT:
+                        in_toolkit.setdefault(program, below)
+        return NamedPrograms(links, frozenset(returning), in_toolkit)
 
-    def _returns(self, program: str | PurePosixPath) -> bool:
-        """Tell whether the replaced directory of another installer has a program at the same path."""
-        path = PurePosixPath(program)
-        layout = self.layout
-        skipped_parts = {layout.versions: 1, layout.toolkit: 0}  # a version's own directory is skipped
+    def _find_below_toolkit(self, path: PurePosixPath) -> PurePosixPath | None:
+        """Return a path below the toolkit's directory or below a version; None for another path."""
+        skipped_parts = {
+            self.layout.versions: 1,
+            self.layout.toolkit: 0,
+        }  # a version's own directory is skipped
         for above, skipped in skipped_parts.items():
             if path.is_relative_to(above):
                 below = path.parts[len(above.parts) + skipped :]
-                with suppress(InstallerError):
-                    return self.host.kind(layout.replaced.joinpath(*below)) is Kind.FILE
+                return PurePosixPath(*below) if below else None
+        return None
+
+    def _returns(self, program: PurePosixPath) -> bool:
+        """Tell whether the replaced directory of another installer has a program at the same path."""
+        below = self._find_below_toolkit(program)
+        if below is not None:
+            with suppress(InstallerError):
+                return self.host.kind(self.layout.replaced / below) is Kind.FILE
         return False
 
     def _list_texts(self) -> Iterator[PurePosixPath]:

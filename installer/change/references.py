@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from installer.config_text import Key, Tree, flatten, leaves
 from installer.engines import ENGINES
-from installer.engines.config_keys import RUNTIMES
+from installer.engines.config_keys import RUNTIMES, runtime_of
 from installer.engines.config_texts import tree_of
 from installer.errors import InstallerError
 from installer.model.effective import BINARY_NAMES, OUR_BINARIES
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options
-from installer.model.steps import TRY_AGAIN, Part, PartId, Reload, WriteConfig
+from installer.model.steps import TRY_AGAIN, InstallVersion, Part, PartId, Reload, SwitchToolkit, WriteConfig
 
 
 def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
@@ -36,12 +36,10 @@ def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> It
 
 def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list[Reference]:
     """List the remaining references: of texts, of engines, and of the rest of the node."""
-    texts = dict(facts.contents)
+    texts = _list_texts_after(facts, parts)
     reloaded = set()
     for step in chain.from_iterable(part.steps for part in parts):
-        if isinstance(step, WriteConfig):
-            texts[step.path] = step.after
-        elif isinstance(step, Reload):
+        if isinstance(step, Reload):
             reloaded.add(step.engine)
     # Configs that keep our runtimes, and files that belong to no engine, are no references.
     skipped = {row.path for row in facts.record.configs if row.engine not in ENGINES}
@@ -64,6 +62,47 @@ def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list
             by_place.setdefault(each.how, each)
     found += by_place.values()
     return found
+
+
+def find_displaced(facts: Facts, parts: Sequence[Part], files: Collection[str]) -> Iterator[InstallerError]:
+    """Refuse an install that takes a program of the toolkit's directory away from a config or a flag.
+
+    Args:
+        facts: the facts of an install.
+        parts: the parts of the plan; the configs count as their steps leave them.
+        files: the files of the new toolkit, by their paths below its directory.
+    """
+    replaces = any(
+        isinstance(step, InstallVersion | SwitchToolkit)
+        for step in chain.from_iterable(part.steps for part in parts)
+    )
+    if not replaces:
+        return
+    texts = _list_texts_after(facts, parts)
+    found: list[Reference] = []
+    for path in sorted(texts):
+        found += list_references(texts[path], path)
+    found += _find_served(facts, {engine.name for engine in facts.engines})
+    found += facts.references
+    known = {*files}
+    for file in files:
+        known.update(map(str, PurePosixPath(file).parents))
+    for reference in found:
+        below = facts.in_toolkit.get(reference.program)
+        if below is not None and str(below) not in known:
+            named = f"{reference.how} {reference.program}"
+            problem = f"install the toolkit ({named}, which the new toolkit does not have)"
+            remedy = "move that program elsewhere and name its new path there, or remove what names it"
+            yield InstallerError(problem, remedy=f"{remedy}, then run again", code="toolkit-needed")
+
+
+def _list_texts_after(facts: Facts, parts: Iterable[Part]) -> dict[PurePosixPath, File | None]:
+    """Return the read configs as the steps of ``parts`` leave them."""
+    texts = dict(facts.contents)
+    for step in chain.from_iterable(part.steps for part in parts):
+        if isinstance(step, WriteConfig):
+            texts[step.path] = step.after
+    return texts
 
 
 def find_last_references(facts: Facts, options: Options) -> Iterator[InstallerError]:
@@ -170,6 +209,19 @@ def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]
             if (engine.name, name) not in ours:
                 remedy = f"take it out of the config of {title}, restart that"
                 yield Reference(f"{title} serves {name}, which starts", binary, remedy)
+
+
+def list_references(file: File | None, path: PurePosixPath) -> Iterator[Reference]:
+    """Yield the possible programs in a file, each with the name of the runtime that starts it."""
+    names: dict[str, str] = {}
+    with suppress(InstallerError):
+        for key, value in leaves(tree_of(file, path)):
+            for word in _list_words(value):
+                names.setdefault(word, runtime_of(key))
+    for program in dict.fromkeys(list_programs(file, path)):
+        name = names.get(program)
+        how = f"the runtime {name} in {path} starts" if name else f"{path} names"
+        yield Reference(how, program)
 
 
 def list_programs(file: File | None, path: PurePosixPath) -> Iterator[str]:

@@ -348,7 +348,9 @@ class Facts(Struct, frozen=True):
     units_down: Mapping[str, str] = field(default_factory=dict)
     # Programs that come back with the directory that was in the toolkit's place before ours.
     returning: frozenset[str] = frozenset()
-    references: tuple[Reference, ...] = ()  # besides the configs of the ledger's engines
+    # The files of the toolkit's directory that configs and flags name: the path below it, by the named path.
+    in_toolkit: Mapping[str, PurePosixPath] = field(default_factory=dict)
+    references: tuple[Reference, ...] = ()  # besides the configs of the observed engines
     refused: Mapping[str, InstallerError] = field(default_factory=dict)  # engines with unknown configs
     unwritable: Mapping[PurePosixPath, InstallerError] = field(default_factory=dict)
     obstacles: tuple[InstallerError, ...] = ()  # reasons for which an install could not end well

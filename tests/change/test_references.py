@@ -43,7 +43,7 @@ OTHER = PurePosixPath("/usr/bin/other")
 def links_of(host: Host, value: str, *starts: tuple[PurePosixPath, ...]) -> dict[str, PurePosixPath]:
     """Return where a program is that a text names, by the PATH of each start of an engine."""
     engine = EngineState(ROW, ROW.config, None, None, (), ROW.socket, ROW.unit, paths=starts)
-    return dict(node(host, engine).follow_links([Reference("a text names", value)])[0])
+    return dict(node(host, engine).follow_links([Reference("a text names", value)]).links)
 
 
 @pytest.mark.parametrize(
