@@ -148,6 +148,26 @@ def test_an_owners_program_in_our_toolkit_stays_while_a_runtime_starts_it(site: 
     assert (site.root / WRAPPER[1:]).exists()
 
 
+@pytest.mark.parametrize(
+    "program", [WRAPPER, f"/{TOOLKIT}/nvidia-container-runtime.cdi"], ids=["gone", "ours"]
+)
+def test_an_undo_that_was_kept_by_a_config_is_kept_by_it_after_another_install_too(
+    site: Site, program: str
+) -> None:
+    site.install()
+    site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].update(owner={"path": program}))
+    site.uninstall(code=4)
+    site.install()
+
+    kept = site.uninstall(code=4)
+
+    assert f"/{DAEMON_JSON} names {program}" in sentence(kept)
+    assert (site.root / TOOLKIT).is_symlink()
+    site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].clear())
+    site.uninstall()
+    assert not (site.root / HOME).exists()
+
+
 def test_a_waiting_run_reports_an_owners_program_that_a_repair_would_delete(site: Site) -> None:
     with site.running("--drift", "repair") as child:
         until_it_sleeps(child.pid)

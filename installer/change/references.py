@@ -167,6 +167,10 @@ def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> I
         if former is not None:
             yield replace(row, named=former.named)
             continue
+        if facts.record.engine(row.engine) is not None:
+            # An undo that could not finish has dropped the row: the file may name programs since our install.
+            yield replace(row, named=())
+            continue
         named = []
         for program in list_programs(facts.contents.get(row.path), row.path):
             if leads_into(facts, program, layout):
