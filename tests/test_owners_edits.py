@@ -106,6 +106,16 @@ def test_a_runtime_that_leads_to_another_file_of_the_toolkit_goes_with_it(
     assert _notes(done) == []
 
 
+def test_an_owners_program_that_goes_with_the_toolkit_is_named(clean: Site) -> None:
+    clean.install()
+    clean.write(f"{TOOLKIT}/my-wrapper", "#!/bin/sh\n").chmod(0o755)
+    _edit(clean, DAEMON_JSON, WantedKey(("runtimes", "nvidia", "path"), f"/{TOOLKIT}/my-wrapper"))
+
+    done = clean.uninstall()
+
+    assert _notes(done) == [f"/{TOOLKIT}/my-wrapper goes with the toolkit: the install did not make it"]
+
+
 def test_a_runtime_that_has_another_shim_stays_and_so_does_the_program_that_it_names(installed: Site) -> None:
     key = (*RUNTIMES, "nvidia", "runtime_type")
     _edit(installed, CONTAINERD, WantedKey(key, "io.containerd.runsc.v1"))

@@ -259,12 +259,22 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
         remedy = f"move it away, then {TRY_AGAIN}"
         obstacles = (InstallerError(problem, remedy=remedy, code="name-taken"),)
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
+    notes = tuple(_list_foreign_files(row, facts, options))
     planned = for_reason("nothing refers to it", steps)
     hooked = next((each.engine for each in facts.record.configs if is_hook(each)), "")
     if steps:
         reason = "containers and files may have changed since the plan was made"
         planned = ((ProveUnused(hooked), reason), *planned)
-    return Part(PartId.TOOLKIT, planned, obstacles=obstacles)
+    return Part(PartId.TOOLKIT, planned, notes=notes, obstacles=obstacles)
+
+
+def _list_foreign_files(row: ToolkitRow | None, facts: Facts, options: Options) -> Iterator[str]:
+    """Note each file that others have put into the version in place, and that goes with the version."""
+    if row is None or not row.files:  # the files of an adopted toolkit are not known
+        return
+    for path, entry in sorted(facts.toolkit.versions.get(row.version, {}).items()):
+        if not entry.directory and path != CONFIG and str(path) not in row.files:
+            yield f"{options.layout.toolkit / path} goes with the toolkit: the install did not make it"
 
 
 def _restore_name(facts: Facts) -> Iterator[Step]:
