@@ -133,6 +133,18 @@ def test_an_install_that_takes_a_named_program_away_is_refused(
     site.install()
 
 
+def test_a_runtime_that_an_old_toolkit_of_nvidias_has_left_keeps_nothing_from_an_install(site: Site) -> None:
+    old = site.write(f"{TOOLKIT}/nvidia-container-runtime.experimental", "#!/bin/sh\n")
+    old.chmod(0o755)
+    left = {"path": f"/{TOOLKIT}/nvidia-container-runtime.experimental"}
+    site.rewrite(DAEMON_JSON, lambda said: said.update(runtimes={"nvidia-experimental": left}))
+
+    site.install()
+    site.uninstall()
+
+    assert old.exists()
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["after an undo that kept it", "again"])
 def test_an_owners_program_in_our_toolkit_stays_while_a_runtime_starts_it(site: Site, *, kept: bool) -> None:
     site.install()

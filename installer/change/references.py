@@ -17,7 +17,7 @@ from installer.engines import ENGINES
 from installer.engines.config_keys import RUNTIMES, runtime_of
 from installer.engines.config_texts import tree_of
 from installer.errors import InstallerError
-from installer.model.effective import BINARY_NAMES, OUR_BINARIES
+from installer.model.effective import BINARY_NAMES, OUR_BINARIES, is_ours
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options
@@ -88,6 +88,8 @@ def find_displaced(facts: Facts, parts: Sequence[Part], files: Collection[str]) 
     for file in files:
         known.update(map(str, PurePosixPath(file).parents))
     for reference in found:
+        if is_ours(reference.program):  # NVIDIA's installer has left it: the documents name --adopt for that
+            continue
         below = facts.in_toolkit.get(reference.program)
         if below is not None and str(below) not in known:
             named = f"{reference.how} {reference.program}"
