@@ -72,7 +72,6 @@ class Node(Struct, frozen=True):
         writes: Collection[PurePosixPath] = (),
         deep: bool = False,
         seeks_references: bool = False,
-        seeks_other_engines: bool = False,
         **of_verb: Any,
     ) -> Facts:
         """Return the facts of a verb.
@@ -81,7 +80,6 @@ class Node(Struct, frozen=True):
             writes: the files that may be written; by default the configs of the ledger.
             deep: whether to hash the installed payload.
             seeks_references: whether to search the node for references to the toolkit.
-            seeks_other_engines: whether to search only the configs of the engines that were not observed.
             of_verb: the facts of this verb alone, as fields of ``Facts``.
         """
         host = self.host
@@ -92,8 +90,6 @@ class Node(Struct, frozen=True):
         references: tuple[Reference, ...] = ()
         if seeks_references:
             references = tuple(search.search())
-        elif seeks_other_engines:
-            references = tuple(search.search_other_engines())
         named = search.follow_links(references)
         originals = {row.path: read_saved(host, layout, row.original) for row in rows}
         # A link in the place of our file goes with the file, so it counts as readable.
@@ -215,7 +211,6 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     return node.facts(
         writes=targets | _list_link_targets(host, targets),
         deep=True,
-        seeks_other_engines=True,
         payload=payload,
         driver=driver,
         cdi=cdi,

@@ -193,7 +193,7 @@ def plan_install(facts: Facts, options: Options, dry_run: DryRun = predict_from_
     )
     if payload.rows.toolkit is not None and not payload.obstacles:
         files = {str(CONFIG), *payload.rows.toolkit.files}
-        parts += (Part(PartId.REFERENCES, obstacles=tuple(find_displaced(facts, parts, files))),)
+        parts += (Part(PartId.REFERENCES, notes=tuple(find_displaced(facts, parts, files))),)
     return _sum_install(parts, facts, options, installs)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.references import list_programs, list_references
+from installer.change.references import list_programs
 from installer.config_text import flatten
 from installer.engines import ENGINES, config_files, list_generating
 from installer.engines.config_texts import tree_of
@@ -123,19 +123,7 @@ class ReferenceSearch(Struct, frozen=True):
         """Keep the toolkit for an unread file or process, which may need it."""
         return Reference(how, str(self.layout.toolkit / RUNTIME), remedy)
 
-    def search_other_engines(self) -> Iterator[Reference]:
-        """Search the usual configs of the engines that an install leaves out for programs."""
-        if self.host.kind(self.layout.toolkit, last=False) is Kind.ABSENT:
-            return
-        paths: set[PurePosixPath] = set()
-        for kind in ENGINES.values():
-            with suppress(InstallerError):
-                paths.update(config_files.usual_configs(self.host, kind))
-        for path in sorted(paths - self.contents.keys()):
-            with suppress(InstallerError):  # no engine can read this config, so it starts nothing
-                yield from list_references(self.host.read(path), path)
-
-    def follow_links(self, references: Collection[Reference]) -> "NamedPrograms":
+    def follow_links(self, references: Collection[Reference]) -> NamedPrograms:
         """Resolve all named programs and the install-dir, and find the returning programs.
 
         A program returns if the undo restores the directory of another installer at the program's path.

@@ -17,7 +17,7 @@ from installer.engines import ENGINES
 from installer.engines.config_keys import RUNTIMES, runtime_of
 from installer.engines.config_texts import tree_of
 from installer.errors import InstallerError
-from installer.model.effective import BINARY_NAMES, OUR_BINARIES, is_ours
+from installer.model.effective import BINARY_NAMES, OUR_BINARIES
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options
@@ -64,8 +64,10 @@ def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list
     return found
 
 
-def find_displaced(facts: Facts, parts: Sequence[Part], files: Collection[str]) -> Iterator[InstallerError]:
-    """Refuse an install that takes a program of the toolkit's directory away from a config or a flag.
+def find_displaced(facts: Facts, parts: Sequence[Part], files: Collection[str]) -> Iterator[str]:
+    """Note each program of the toolkit's directory that an install takes away from a config or a flag.
+
+    It is no reason to refuse: a toolkit of NVIDIA's that ended by a kill leaves such configs on a node.
 
     Args:
         facts: the facts of an install.
@@ -83,19 +85,14 @@ def find_displaced(facts: Facts, parts: Sequence[Part], files: Collection[str]) 
     for path in sorted(texts):
         found += list_references(texts[path], path)
     found += _find_served(facts, {engine.name for engine in facts.engines})
-    found += facts.references
     known = {*files}
     for file in files:
         known.update(map(str, PurePosixPath(file).parents))
     for reference in found:
-        if is_ours(reference.program):  # NVIDIA's installer has left it: the documents name --adopt for that
-            continue
         below = facts.in_toolkit.get(reference.program)
         if below is not None and str(below) not in known:
-            named = f"{reference.how} {reference.program}"
-            problem = f"install the toolkit ({named}, which the new toolkit does not have)"
-            remedy = "move that program elsewhere and name its new path there, or remove what names it"
-            yield InstallerError(problem, remedy=f"{remedy}, then run again", code="toolkit-needed")
+            advice = "move that program elsewhere and name its new path there, or remove what names it"
+            yield f"{reference.how} {reference.program}, which the new toolkit does not have: {advice}"
 
 
 def _list_texts_after(facts: Facts, parts: Iterable[Part]) -> dict[PurePosixPath, File | None]:
