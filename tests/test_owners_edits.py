@@ -116,6 +116,15 @@ def test_an_owners_program_that_goes_with_the_toolkit_is_named(clean: Site) -> N
     assert _notes(done) == [f"/{TOOLKIT}/my-wrapper goes with the toolkit: the install did not make it"]
 
 
+def test_an_undo_names_no_file_of_ours_as_an_owners(clean: Site) -> None:
+    """A program as large as NVIDIA's is copied with a note of its digest beside it."""
+    for program in clean.source.rglob("nvidia-ctk"):
+        program.write_bytes(program.read_bytes() + bytes(2 << 20))
+    clean.install()
+
+    assert _notes(clean.uninstall()) == []
+
+
 def test_a_runtime_that_has_another_shim_stays_and_so_does_the_program_that_it_names(installed: Site) -> None:
     key = (*RUNTIMES, "nvidia", "runtime_type")
     _edit(installed, CONTAINERD, WantedKey(key, "io.containerd.runsc.v1"))

@@ -23,7 +23,7 @@ from installer.host.inodes import (
     write_synced,
 )
 from installer.host.kernel import list_mounts, trusted_uids
-from installer.model.files import OTHERS_WRITE, Copy, Meta, PayloadFile, Symlink, Text
+from installer.model.files import NOTES, OTHERS_WRITE, Copy, Meta, PayloadFile, Symlink, Text
 
 Label = tuple[tuple[str, bytes], ...]
 
@@ -206,7 +206,6 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
 
 
 LARGE_BYTES: Final = 1 << 20  # smaller files are hashed faster than looked up
-NOTES: Final = PurePosixPath(".config/digests")  # in a version of the toolkit: the digests noted at its copy
 SUMS: Final = "SHA256SUMS"
 MOST_BYTES: Final = 1 << 20
 _SUM: Final = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")

@@ -17,6 +17,7 @@ METRICS: Final = ".prom"  # for node_exporter
 ANSWER: Final = ".openmetrics"  # the answer that ``run`` serves
 SOCKET: Final = ".sock"  # the socket on which ``run`` serves the answer
 VERSIONS: Final = f"{HOME}/versions/"  # the toolkit's link begins so: a relative link works in every mount
+NOTES: Final = PurePosixPath(".config/digests")  # in a version of the toolkit: the digests noted at its copy
 DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")
 DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
 RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")

@@ -18,7 +18,7 @@ from installer.model.facts import (
     names_of,
     require,
 )
-from installer.model.files import VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
+from installer.model.files import NOTES, VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import InUse, Options, ToolkitConfig
 from installer.model.steps import (
     TRY_AGAIN,
@@ -272,8 +272,9 @@ def _list_foreign_files(row: ToolkitRow | None, facts: Facts, options: Options) 
     """Note each file that others have put into the version in place, and that goes with the version."""
     if row is None or not row.files:  # the files of an adopted toolkit are not known
         return
+    ours = {*row.files, str(CONFIG), str(NOTES)}
     for path, entry in sorted(facts.toolkit.versions.get(row.version, {}).items()):
-        if not entry.directory and path != CONFIG and str(path) not in row.files:
+        if not entry.directory and str(path) not in ours:
             yield f"{options.layout.toolkit / path} goes with the toolkit: the install did not make it"
 
 
