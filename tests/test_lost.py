@@ -482,9 +482,6 @@ def _docker(*runtimes: str, **more: object) -> str:
             DAEMON_JSON, _docker("nvidia=.cdi", "nvidia-cdi", "nvidia-legacy=.cdi"), id="other programs"
         ),
         pytest.param(
-            DAEMON_JSON, _docker("nvidia", "nvidia-cdi=.cdi", "nvidia-legacy=.legacy"), id="other settings"
-        ),
-        pytest.param(
             CONTAINERD,
             f'version = 2\n[{OF_CONTAINERD}]\nruntime_type = "io.containerd.runc.v2"\n'
             f'[{OF_CONTAINERD}.options]\nBinaryName = "{OURS}.cdi"\n',

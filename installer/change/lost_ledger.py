@@ -14,7 +14,7 @@ from installer.cdi.plan import SPECIFICATION
 from installer.change.ledger import Ledger
 from installer.change.observe import list_toolkits, observe_adoption
 from installer.change.references import list_runtimes
-from installer.config_text import Key, Syntax, Tree, Value, WantedKey, leaves, value_at
+from installer.config_text import Key, Syntax, Tree, WantedKey, leaves, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_files import copies_of, walk
@@ -285,28 +285,6 @@ def find_our_runtimes(tree: Tree, toolkit: PurePosixPath, runtime_name: str) -> 
     return found
 
 
-def _is_whole_install(tree: Tree, runtimes: Collection[Key]) -> bool:
-    """Tell whether ``runtimes`` are all runtimes of an install, with settings as an install gives them."""
-    for above in {key[:-1] for key in runtimes}:
-        count = sum(key[:-1] == above for key in runtimes)
-        first, second = [_list_settings(value_at(tree, (*above, name))) for name in SPECIAL_PROGRAMS]
-        # An install gives both the same settings, and never the program alone. The plain runtime may have had
-        # settings of its owner's.
-        if count == len(STANDARD_NAMES) and first and first == second:
-            return True
-    return False
-
-
-def _list_settings(runtime: Value) -> dict[Key, Value]:
-    """Return the settings of a runtime without the program of ours."""
-    settings: dict[Key, Value] = {}
-    if isinstance(runtime, dict):
-        for key, value in leaves(runtime):
-            if not is_ours(value):
-                settings[key] = value
-    return settings
-
-
 def _defines_built_in(tree: Tree, keys: Iterable[Key]) -> bool:
     """Tell whether a config defines the built-in runtime, beside one of the ``keys``, as our install does."""
     for key in keys:
@@ -402,7 +380,7 @@ def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
 def _is_written_by_install(file: File | None, path: PurePosixPath, options: Options) -> bool:
     """Tell whether a config without a toolkit on the node can only come from an install of ours.
 
-    An administrator may have prepared runtimes for a first install, but hardly all of ours with our settings.
+    An administrator may have prepared the plain runtime for a first install, but hardly the others beside it.
     A hook is no preparation, for no container starts while its program is missing.
     """
     toolkit = options.layout.toolkit
@@ -410,7 +388,7 @@ def _is_written_by_install(file: File | None, path: PurePosixPath, options: Opti
         tree = tree_of(file, path)
         if value_at(tree, ("hook", "path")) == str(toolkit / HOOK):
             return True
-        return _is_whole_install(tree, find_our_runtimes(tree, toolkit, options.runtime_name))
+        return bool(find_our_runtimes(tree, toolkit, options.runtime_name))
     return False
 
 
