@@ -202,7 +202,7 @@ def test_an_undo_that_finds_another_directory_than_the_install_gives_up_no_edits
 
     refused = site.uninstall(*mount(other), code=4)
 
-    assert f"({other} is not the directory that install has mounted); mount that one again" in sentence(
+    assert f"({other} is empty, and install has mounted another directory); mount that one again" in sentence(
         refused
     )
     assert names_ours((moved / "daemon.json").read_text())
@@ -222,6 +222,18 @@ def test_a_directory_that_was_replaced_for_good_is_installed_again_and_undone(
 
     assert names_ours((elsewhere / "daemon.json").read_text())
     site.uninstall(*mount(elsewhere))
+    assert (elsewhere / "daemon.json").read_text() == '{"debug": true}\n'
+    assert not (site.root / LEDGER).exists()
+
+
+def test_an_undo_goes_on_in_a_directory_that_a_boot_has_made_anew(site: Site, elsewhere: Path) -> None:
+    """The /etc of a node image loses our edits at each boot, and all that an undo has left is its own."""
+    site.install(*mount(elsewhere))
+    _move(elsewhere)
+    (elsewhere / "daemon.json").write_text('{"debug": true}\n')
+
+    site.uninstall(*mount(elsewhere))
+
     assert (elsewhere / "daemon.json").read_text() == '{"debug": true}\n'
     assert not (site.root / LEDGER).exists()
 
@@ -276,6 +288,16 @@ def test_a_mount_that_two_verbs_could_read_in_two_ways_is_refused(
         words += ["--mount", f"/{DOCKER}={place.format(elsewhere.parent)}"]
 
     assert said in site.refuses("install", *words, code=2)
+
+
+@pytest.mark.parametrize("verb", ["install", "run", "plan"])
+def test_a_mount_on_the_toolkit_is_refused_for_its_name_becomes_a_link(
+    site: Site, elsewhere: Path, verb: str
+) -> None:
+    refused = site.refuses(verb, "--mount", f"/{TOOLKIT}={elsewhere}", code=2)
+
+    assert refused.endswith("mount /usr/local/nvidia or a directory above it")
+    assert (elsewhere / "daemon.json").exists()
 
 
 def test_a_ledger_of_an_install_without_mounts_has_no_word_of_them(installed: Site) -> None:

@@ -271,6 +271,7 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     if verb in INSTALLING:
         flags.refuse_unused_paths(options)
         flags.refuse_no_root(options)
+        flags.refuse_mounted_toolkit(options)
     if has_all_flags:
         allow_files()
     return options

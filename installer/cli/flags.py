@@ -329,6 +329,15 @@ def refuse_no_root(options: Options) -> None:
         raise UsageError(problem, remedy="name the directory where the host's root is mounted")
 
 
+def refuse_mounted_toolkit(options: Options) -> None:
+    """Raise UsageError for a mount on the toolkit itself, whose name becomes a link to a version."""
+    toolkit = options.layout.toolkit
+    for host, local in options.mounts:
+        if host.is_relative_to(toolkit):
+            problem = f"use --mount {host}={local} (an install puts a link at {toolkit})"
+            raise UsageError(problem, remedy=f"mount {options.install_dir} or a directory above it")
+
+
 def _refuse_modes(options: Options, values: Mapping[str, Any], given: frozenset[str]) -> None:
     """Raise UsageError for flags in conflict with the mode."""
     if options.mode.by_cdi:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from installer.config_text.change import list_missing
+from installer.engines import ENGINES
 from installer.engines.config_edits import relocate_edits
 from installer.engines.config_texts import text_of
 from installer.errors import InstallerError
@@ -50,7 +51,8 @@ def find_other_mounts(
         return None
     given = _list_given(host, options)
     for row in record.configs:
-        if not row.written:
+        # A specification that is gone names no device any more: no engine waits for its return.
+        if not row.written or (row.engine not in ENGINES and host.read(row.path) is None):
             continue
         path = host.resolve(row.path)
         mount = _nearest(given, path)
@@ -80,10 +82,14 @@ def _find_other_directory(
     if mount is None:
         remedy = f"give it again, or name the present place with --mount {former.path}=HERE"
         return InstallerError(problem, remedy=remedy, code="path-unusable")
-    if not undoes:
+    # A mount that has gone leaves an empty directory, or none. An /etc or a /run that each boot makes anew is
+    # another directory, and the undo goes on there.
+    if not undoes or host.names(former.path):
         return None
-    problem = f"find our edits of {row.path} ({mount.here} is not the directory that install has mounted)"
-    remedy = "mount that one again; or, if it was replaced for good, run install here and then uninstall"
+    problem = (
+        f"find our edits of {row.path} ({mount.here} is empty, and install has mounted another directory)"
+    )
+    remedy = "mount that one again; or, if it is gone for good, run install here and then uninstall"
     return InstallerError(problem, remedy=remedy, code="path-unusable")
 
 
