@@ -36,6 +36,8 @@ def main() -> int:
     for name in names:
         sys.stderr.write(f"measuring {name} ...\n")
         measured, note = parts[name]()
+        for row in measured:  # what was measured stays where a later part fails
+            sys.stderr.write(f"  {row.name}: {row.ours:.2f} of {row.limit:.2f} {row.unit}\n")
         rows += measured
         notes.append(note)
     width = max((len(row.name) for row in rows), default=0)

@@ -65,7 +65,7 @@ BY_HAND = (
 )
 READS_CONFIG = {
     "containerd": ("/usr/bin/containerd", "--config", CONTAINERD, "config", "dump"),
-    "docker": ("/usr/bin/dockerd", "--validate", "--config-file", "/etc/docker/daemon.json"),
+    "docker": ("/usr/sbin/dockerd", "--validate", "--config-file", "/etc/docker/daemon.json"),
 }
 DUMPS = """
 import subprocess, time
