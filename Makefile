@@ -18,7 +18,7 @@ VENV_OF_A_BARE_PYTHON := echo "fetching pip (2 MB), which this Python lacks"; $(
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
 
-test: format lint types unit engines image test-node  ## each law once, one version of an engine, one story of a node: about twelve minutes
+test: format lint types unit engines image test-node  ## each law once, one version of an engine, one story of a node: 15 to 25 minutes
 
 test-all: MARKS =
 test-all: test  ## every case, every version, every story, but not the torture: about forty minutes
