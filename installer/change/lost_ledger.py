@@ -23,7 +23,7 @@ from installer.engines.config_texts import syntax_of, text_of, tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.effective import RUNC_TYPE, STANDARD_NAMES, is_ours
+from installer.model.effective import MODES, RUNC_TYPE, STANDARD_NAMES, is_ours
 from installer.model.engine import EngineState
 from installer.model.facts import (
     CdiRow,
@@ -39,12 +39,11 @@ from installer.model.files import DEFAULT_INSTALL_DIR, ROOT, VERSIONS, File, Kin
 from installer.model.options import Options, Places
 from installer.model.steps import Part, PartId, sum_rows
 
-# The programs of the runtimes that an install writes beside the plain runtime.
-SPECIAL_PROGRAMS: Final = {
-    "nvidia-cdi": "nvidia-container-runtime.cdi",
-    "nvidia-legacy": "nvidia-container-runtime.legacy",
-}
 PLAIN_PROGRAM: Final = "nvidia-container-runtime"
+# The programs of the runtimes that an install writes beside the plain runtime, by the runtime's name.
+SPECIAL_PROGRAMS: Final = {
+    name: f"{PLAIN_PROGRAM}{mode}" for name, mode in zip(STANDARD_NAMES[1:], MODES[1:], strict=True)
+}
 HOOK: Final = "nvidia-container-runtime-hook"
 TOGETHER: Final = 2  # a runtime of ours does not stand alone in a config
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section

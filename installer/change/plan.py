@@ -9,7 +9,6 @@ from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,7 +25,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import files_without_us, without_us
 from installer.engines.config_texts import DryRun, predict_from_texts, toolkit_runtimes
 from installer.errors import InstallerError, NotYetError, Option, OtherUnitError, Remedy, UndoIncompleteError
-from installer.model.effective import STANDARD_NAMES, EffectiveConfig, RuntimeEntry
+from installer.model.effective import MODES, STANDARD_NAMES, EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState
 from installer.model.facts import (
     ConfigRow,
@@ -63,8 +62,6 @@ from installer.model.steps import (
 from installer.nri import plan as nri
 from installer.payload import plan as toolkit
 from installer.payload.files import CONFIG, advise
-
-MODES: Final = ("", ".cdi", ".legacy")
 
 
 class Plan(Struct, frozen=True):

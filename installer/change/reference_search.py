@@ -164,10 +164,8 @@ class ReferenceSearch(Struct, frozen=True):
 
     def _find_below_toolkit(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return a path below the toolkit's directory or below a version; None for another path."""
-        skipped_parts = {
-            self.layout.versions: 1,
-            self.layout.toolkit: 0,
-        }  # a version's own directory is skipped
+        # Below the versions the name of the version is skipped.
+        skipped_parts = {self.layout.versions: 1, self.layout.toolkit: 0}
         for above, skipped in skipped_parts.items():
             if path.is_relative_to(above):
                 below = path.parts[len(above.parts) + skipped :]

@@ -83,7 +83,7 @@ def find_displaced(facts: Facts, parts: Sequence[Part], files: Collection[str]) 
     texts = _list_texts_after(facts, parts)
     found: list[Reference] = []
     for path in sorted(texts):
-        found += list_references(texts[path], path)
+        found += _list_references(texts[path], path)
     found += _find_served(facts, {engine.name for engine in facts.engines})
     known = {*files}
     for file in files:
@@ -214,7 +214,7 @@ def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]
                 yield Reference(f"{title} serves {name}, which starts", binary, remedy)
 
 
-def list_references(file: File | None, path: PurePosixPath) -> Iterator[Reference]:
+def _list_references(file: File | None, path: PurePosixPath) -> Iterator[Reference]:
     """Yield the possible programs in a file, each with the name of the runtime that starts it."""
     names: dict[str, str] = {}
     with suppress(InstallerError):

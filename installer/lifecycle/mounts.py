@@ -50,6 +50,7 @@ def find_other_mounts(
     if not options.mounts and not record.mounts:  # each check asks: nearly all nodes end here
         return None
     given = _list_given(host, options)
+    root = Host.under(options.host_root)
     for row in record.configs:
         # A specification that is gone names no device any more: no engine waits for its return.
         if not row.written or (row.engine not in ENGINES and host.read(row.path) is None):
@@ -61,7 +62,7 @@ def find_other_mounts(
         if former is not None:
             error = _find_other_directory(host, row, mount, former, undoes=undoes)
         elif mount is not None:
-            error = _find_unused_mount(host, Host.under(options.host_root), row, mount)
+            error = _find_unused_mount(host, root, row, mount)
         if error is not None:
             return error
     return None

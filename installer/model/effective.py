@@ -25,6 +25,7 @@ OUR_BINARIES: Final = frozenset(
 # A VM or a user-space kernel cannot start a container for our runtime, nor can a shim (compatibility.md#d33).
 NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
 STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
+MODES: Final = ("", ".cdi", ".legacy")  # the end of the program of each standard name
 NAMELESS: Final = "default"  # containerd 1.x's name for a default runtime with a table of its own
 RUNC_TYPE: Final = "io.containerd.runc.v2"  # the shim of containerd and of Docker that starts runc
 # The keys for the program of a runtime, in the words of containerd, of CRI-O, and of schema 1.
