@@ -1,6 +1,7 @@
 """Directories of the host by --mount: a wrong one is refused, and no later verb loses what it cannot see."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,18 +120,46 @@ def _replace(config: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_remove, _replace])
-def test_edits_that_the_owner_has_removed_are_not_looked_for_elsewhere(
-    site: Site, change: Callable[[Path], None]
+def test_edits_that_are_gone_are_given_up_only_after_an_install_in_the_same_place(
+    site: Site, elsewhere: Path, change: Callable[[Path], None]
 ) -> None:
+    """A file without our edits may be the owner's work or the file of another directory."""
+    site.install(*mount(elsewhere))
+    change(elsewhere / "daemon.json")
+    text = (elsewhere / "daemon.json").read_text() if (elsewhere / "daemon.json").exists() else None
+
+    refused = site.uninstall(*mount(elsewhere), code=4)
+
+    reason = f"({elsewhere} has none of them, so it may be another directory)"
+    remedy = (
+        f"mount the host's /{DOCKER} there; if our edits are gone for good, run install with this --mount "
+        "and then uninstall"
+    )
+    assert sentence(refused) == f"cannot find our edits of /{DAEMON_JSON} {reason}; {remedy}"
+    assert (site.root / LEDGER).exists()
+    assert (site.root / TOOLKIT).exists()
+    site.install(*mount(elsewhere))
+    site.uninstall(*mount(elsewhere))
+    assert not (site.root / LEDGER).exists()
+    if text is not None:
+        assert (elsewhere / "daemon.json").read_text() == text
+
+
+def test_the_remedy_for_a_mount_that_is_gone_for_good_works(site: Site) -> None:
     host = site.root / DOCKER
+    before = site.read(DAEMON_JSON)
     first = host.rename(site.root.parent / "first")
     site.install(*mount(first))
-    change(first / "daemon.json")
+    (first / "daemon.json").write_text(before)
     first.rename(host)
 
-    done = site.uninstall()
+    refused = site.uninstall(code=4)
 
-    assert "undo complete" in done.stderr
+    anew = f"install --mount /{DOCKER}=HERE, and then uninstall with it"
+    assert sentence(refused).endswith(f"if our edits are gone for good, run {anew}")
+    site.install(*mount(host))
+    site.uninstall(*mount(host))
+    assert site.read(DAEMON_JSON) == before
     assert not (site.root / LEDGER).exists()
 
 
@@ -144,8 +173,8 @@ def test_edits_in_a_directory_that_this_process_does_not_have_are_not_given_up(
     refused = site.uninstall(code=4)
 
     used = f"install used --mount /{DOCKER}={elsewhere}"
-    remedy = f"give it again, or name the present place with --mount /{DOCKER}=HERE"
-    assert sentence(refused) == f"cannot find our edits of /{DAEMON_JSON} ({used}); {remedy}"
+    remedy = f"give it again, or name the present place with --mount /{DOCKER}=HERE; "
+    assert sentence(refused).startswith(f"cannot find our edits of /{DAEMON_JSON} ({used}); {remedy}")
     site.uninstall(*mount(moved))
     assert (moved / "daemon.json").read_text() == "{}\n"
     assert not (site.root / LEDGER).exists()
@@ -189,26 +218,71 @@ def _move(place: Path) -> Path:
     return moved
 
 
-@pytest.mark.parametrize("more", ["the same", "another directory"])
+def _empty(directory: Path) -> None:
+    """Leave a directory as an unmount shows it."""
+
+
+def _new_file_system(directory: Path) -> None:
+    (directory / "lost+found").mkdir()
+
+
+def _another_config(directory: Path) -> None:
+    (directory / "daemon.json").write_text('{"debug": true}\n')
+
+
+@pytest.mark.parametrize("fill", [_empty, _new_file_system, _another_config])
+@pytest.mark.parametrize("place", ["the same path", "another path"])
 def test_an_undo_that_finds_another_directory_than_the_install_gives_up_no_edits(
-    site: Site, elsewhere: Path, more: str
+    site: Site, elsewhere: Path, place: str, fill: Callable[[Path], None]
 ) -> None:
     site.install(*mount(elsewhere))
     moved = _move(elsewhere)
     other = elsewhere
-    if more == "another directory":
+    if place == "another path":
         other = elsewhere.with_name("other")
         other.mkdir()
+    fill(other)
 
     refused = site.uninstall(*mount(other), code=4)
 
-    assert f"({other} is empty, and install has mounted another directory); mount that one again" in sentence(
-        refused
-    )
+    assert f"({other} has none of them, so it may be another directory)" in sentence(refused)
     assert names_ours((moved / "daemon.json").read_text())
     assert (site.root / LEDGER).exists()
     site.uninstall(*mount(moved))
     assert (moved / "daemon.json").read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("fill", [_empty, _another_config])
+def test_an_owners_edit_of_ours_lets_no_undo_with_another_mount_pass(
+    site: Site, elsewhere: Path, fill: Callable[[Path], None]
+) -> None:
+    (elsewhere / "daemon.json").unlink()
+    site.install()
+    site.rewrite(DAEMON_JSON, lambda config: config["runtimes"].pop("nvidia-legacy"))
+    fill(elsewhere)
+
+    refused = site.uninstall(*mount(elsewhere), code=4)
+
+    unused = f"install did not use --mount /{DOCKER}={elsewhere}"
+    assert sentence(refused) == f"cannot find our edits of /{DAEMON_JSON} ({unused}); leave it out"
+    assert names_ours(site.read(DAEMON_JSON))
+    site.uninstall()
+
+
+def test_a_waiting_run_does_not_undo_a_directory_that_was_moved_away_under_it(site: Site) -> None:
+    """A tool of the owner's has put a new /etc/docker in place; the mount still leads to the old one."""
+    host = site.root / DOCKER
+    old = site.root.parent / "old"
+    shutil.copytree(host, old)
+    with site.running(*mount(old), "--drift", "ignore") as run:
+        shutil.rmtree(host)
+        shutil.copytree(old, host)
+
+        said = ended(run, code=4)
+
+    assert f"({old} is not the host's /{DOCKER})" in said
+    assert names_ours(site.read(DAEMON_JSON))
+    assert (site.root / LEDGER).exists()
 
 
 def test_a_directory_that_was_replaced_for_good_is_installed_again_and_undone(
@@ -222,18 +296,6 @@ def test_a_directory_that_was_replaced_for_good_is_installed_again_and_undone(
 
     assert names_ours((elsewhere / "daemon.json").read_text())
     site.uninstall(*mount(elsewhere))
-    assert (elsewhere / "daemon.json").read_text() == '{"debug": true}\n'
-    assert not (site.root / LEDGER).exists()
-
-
-def test_an_undo_goes_on_in_a_directory_that_a_boot_has_made_anew(site: Site, elsewhere: Path) -> None:
-    """The /etc of a node image loses our edits at each boot, and all that an undo has left is its own."""
-    site.install(*mount(elsewhere))
-    _move(elsewhere)
-    (elsewhere / "daemon.json").write_text('{"debug": true}\n')
-
-    site.uninstall(*mount(elsewhere))
-
     assert (elsewhere / "daemon.json").read_text() == '{"debug": true}\n'
     assert not (site.root / LEDGER).exists()
 

@@ -176,9 +176,14 @@ def holds_ours(row: ConfigRow, now: File) -> bool:
 
 def _names_ours(edit: Edit, engine: str) -> bool:
     """Tell whether an edit gives a runtime our program, or sets the default runtime."""
-    if runtime_of(edit.key) and is_ours((edit.after or "").strip("\"'")):
+    if names_program(edit):
         return True
     return edit.after is not None and group_of(edit.key, engine) == DEFAULT
+
+
+def names_program(edit: Edit) -> bool:
+    """Tell whether an edit gives a runtime our program."""
+    return bool(runtime_of(edit.key)) and is_ours((edit.after or "").strip("\"'"))
 
 
 def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange:

@@ -6,14 +6,15 @@ undo could find another file at a config's path, and give up the edits that an e
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from installer.config_text.change import list_missing
+from installer.config_text.change import has_any, list_missing
 from installer.engines import ENGINES
-from installer.engines.config_edits import relocate_edits
+from installer.engines.config_edits import names_program, relocate_edits
 from installer.engines.config_texts import text_of
 from installer.errors import InstallerError
 from installer.host.files import Host
+from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, MountRow, Record
 from installer.model.options import Options
 
@@ -26,9 +27,8 @@ def list_mounts(host: Host, options: Options, rows: Iterable[ConfigRow]) -> tupl
     used: dict[PurePosixPath, MountRow] = {}
     for row in rows:
         mount = _nearest(given, host.resolve(row.path)) if row.written else None
-        status = host.status(mount.path) if mount else None
-        if mount is not None and status is not None:
-            used[mount.path] = MountRow(mount.path, mount.here, status.st_ino)
+        if mount is not None:
+            used[mount.path] = mount
     return tuple(used.values())
 
 
@@ -38,7 +38,7 @@ def find_other_mounts(
     """Return the error for a config of ours that was written through other mounts, and is not found here.
 
     Mounts may change: an old pod has the host's /etc at one path, a new pod the whole host below another.
-    What counts is that they lead to the directory of the install, or to a text with all our edits.
+    What counts is that they lead to a text with our edits.
 
     Args:
         host: the host, through the mounts of this process.
@@ -50,7 +50,6 @@ def find_other_mounts(
     if not options.mounts and not record.mounts:  # each check asks: nearly all nodes end here
         return None
     given = _list_given(host, options)
-    root = Host.under(options.host_root)
     for row in record.configs:
         # A specification that is gone names no device any more: no engine waits for its return.
         if not row.written or (row.engine not in ENGINES and host.read(row.path) is None):
@@ -58,54 +57,67 @@ def find_other_mounts(
         path = host.resolve(row.path)
         mount = _nearest(given, path)
         former = _nearest(record.mounts, path)
-        error = None
-        if former is not None:
-            error = _find_other_directory(host, row, mount, former, undoes=undoes)
-        elif mount is not None:
-            error = _find_unused_mount(host, root, row, mount)
+        error = _find_better_directory(host, options, row, mount, former)
+        if error is None and not _holds_our_edits(host, row):
+            error = _find_missing_edits(row, mount, former, undoes=undoes)
         if error is not None:
             return error
     return None
 
 
-def _find_other_directory(
-    host: Host, row: ConfigRow, mount: MountRow | None, former: MountRow, *, undoes: bool
+def _find_better_directory(
+    host: Host, options: Options, row: ConfigRow, mount: MountRow | None, former: MountRow | None
 ) -> InstallerError | None:
-    """Return the error for a config whose directory of the install is not the one that is found now."""
-    status = host.status(former.path)
-    if status is not None and status.st_ino == former.inode:
-        return None
-    problem = f"find our edits of {row.path} (install used --mount {former.path}={former.here})"
-    if _has_inode(former.here, former.inode):
-        return InstallerError(problem, remedy="give it again", code="path-unusable")
-    if _holds_all_edits(host, row):
-        return None
-    if mount is None:
-        remedy = f"give it again, or name the present place with --mount {former.path}=HERE"
-        return InstallerError(problem, remedy=remedy, code="path-unusable")
-    # A mount that has gone leaves an empty directory, or none. An /etc or a /run that each boot makes anew is
-    # another directory, and the undo goes on there.
-    if not undoes or host.names(former.path):
-        return None
-    problem = (
-        f"find our edits of {row.path} ({mount.here} is empty, and install has mounted another directory)"
-    )
-    remedy = "mount that one again; or, if it is gone for good, run install here and then uninstall"
-    return InstallerError(problem, remedy=remedy, code="path-unusable")
+    """Return the error for a config of ours that another path of this process shows, and not the mount.
+
+    Both may show our edits: one of the directories is then a copy, or was moved away under a running pod.
+    """
+    if former is not None:
+        directory = Host.under(options.host_root, ((former.path, former.here),))
+        if _is_another_with_edits(host, directory, row):
+            problem = f"find our edits of {row.path} (install used --mount {former.path}={former.here})"
+            return InstallerError(problem, remedy="give it again", code="path-unusable")
+    if mount is not None and _is_another_with_edits(host, Host.under(options.host_root), row):
+        reason = f"{mount.here} is not the host's {mount.path}"
+        if former is None:
+            reason = f"install did not use --mount {mount.path}={mount.here}"
+        problem = f"find our edits of {row.path} ({reason})"
+        return InstallerError(problem, remedy="leave it out", code="path-unusable")
+    return None
 
 
-def _find_unused_mount(host: Host, root: Host, row: ConfigRow, mount: MountRow) -> InstallerError | None:
-    """Return the error for a mount that hides a config with our edits, which ``root`` shows."""
+def _is_another_with_edits(host: Host, other: Host, row: ConfigRow) -> bool:
+    """Tell whether a config of ours lies in another directory for ``other`` than for ``host``."""
     directory = row.path.parent
     here = host.status(directory)
-    below_root = root.status(directory)
-    is_same = False
-    if here is not None and below_root is not None:
-        is_same = (here.st_dev, here.st_ino) == (below_root.st_dev, below_root.st_ino)
-    if is_same or not _holds_all_edits(root, row):
+    there = other.status(directory)
+    if there is None:
+        return False
+    is_same = here is not None and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+    return not is_same and _holds_our_edits(other, row)
+
+
+def _find_missing_edits(
+    row: ConfigRow, mount: MountRow | None, former: MountRow | None, *, undoes: bool
+) -> InstallerError | None:
+    """Return the error for a config without our edits, which another directory may still have."""
+    if mount is None and former is not None:
+        problem = f"find our edits of {row.path} (install used --mount {former.path}={former.here})"
+        anew = f"install --mount {former.path}=HERE, and then uninstall with it"
+        remedy = (
+            f"give it again, or name the present place with --mount {former.path}=HERE; "
+            f"if our edits are gone for good, run {anew}"
+        )
+        return InstallerError(problem, remedy=remedy, code="path-unusable")
+    if mount is None or not undoes:
         return None
-    problem = f"find our edits of {row.path} (install did not use --mount {mount.path}={mount.here})"
-    return InstallerError(problem, remedy="leave it out", code="path-unusable")
+    reason = f"{mount.here} has none of them, so it may be another directory"
+    problem = f"find our edits of {row.path} ({reason})"
+    remedy = (
+        f"mount the host's {mount.path} there; if our edits are gone for good, run install with this --mount "
+        "and then uninstall"
+    )
+    return InstallerError(problem, remedy=remedy, code="path-unusable")
 
 
 def refuse_other_mounts(host: Host, options: Options, record: Record, *, undoes: bool = False) -> None:
@@ -115,9 +127,39 @@ def refuse_other_mounts(host: Host, options: Options, record: Record, *, undoes:
         raise error
 
 
+def refuse_unread_directories(host: Host, options: Options, engines: Iterable[EngineState]) -> None:
+    """Refuse a mount in the place of a directory from which a running engine reads its config.
+
+    Raises:
+        InstallerError: the engine sees another directory at the path of its config.
+    """
+    given = _list_given(host, options)
+    for engine in engines:
+        mount = _nearest(given, host.resolve(engine.config))
+        if mount is None or engine.pid is None:
+            continue
+        directory = engine.config.parent
+        if _sees_another(engine.pid, directory, host):
+            seen = f"pid {engine.pid} sees another {directory} than {mount.here}"
+            problem = f"edit {engine.config} of {engine.title} ({seen})"
+            remedy = f"mount the host's {mount.path} at {mount.here}, or correct --mount"
+            raise InstallerError(problem, remedy=remedy, code="path-unusable")
+
+
+def _sees_another(pid: int, directory: PurePosixPath, host: Host) -> bool:
+    """Tell whether a process sees another directory at a path than this process; False if unknown."""
+    here = host.status(directory)
+    there = None
+    with suppress(InstallerError):  # without CAP_SYS_PTRACE another process's root cannot be read
+        there = Host.under(PurePosixPath(f"/proc/{pid}/root")).status(directory)
+    if here is None or there is None:
+        return False
+    return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino)
+
+
 def _list_given(host: Host, options: Options) -> list[MountRow]:
-    """Return the mounts of the options, without their inodes."""
-    return [MountRow(host.resolve(path), here, 0) for path, here in options.mounts]
+    """Return the mounts of the options."""
+    return [MountRow(host.resolve(path), here) for path, here in options.mounts]
 
 
 def _nearest(mounts: Sequence[MountRow], path: PurePosixPath) -> MountRow | None:
@@ -131,15 +173,11 @@ def _nearest(mounts: Sequence[MountRow], path: PurePosixPath) -> MountRow | None
     return nearest
 
 
-def _has_inode(directory: PurePosixPath, inode: int) -> bool:
-    """Tell whether a path of this process leads to the directory with an inode."""
-    with suppress(OSError):
-        return Path(directory).stat().st_ino == inode
-    return False
+def _holds_our_edits(host: Host, row: ConfigRow) -> bool:
+    """Tell whether a config is a text of ours, or has an edit that names a program of our toolkit.
 
-
-def _holds_all_edits(host: Host, row: ConfigRow) -> bool:
-    """Tell whether a config is a text of ours, or has all our edits: one alone may be an owner's own."""
+    Without such an edit in the row all its edits count, for one alone may be an owner's own.
+    """
     with suppress(InstallerError):  # a config that cannot be read shows no edit
         file = host.read(row.path)
         if file is None:
@@ -149,6 +187,10 @@ def _holds_all_edits(host: Host, row: ConfigRow) -> bool:
         if row.syntax is None:
             return False
         edits = [edit for edit in relocate_edits(row, file) if edit.after is not None]
-        missing = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
+        programs = [edit for edit in edits if names_program(edit)]
+        text = text_of(file, row.path)
+        if programs:
+            return has_any(text, programs, row.syntax, name=str(row.path))
+        missing = list_missing(text, edits, row.syntax, name=str(row.path))
         return bool(edits) and not missing
     return False

@@ -165,7 +165,6 @@ class MountRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     path: PurePosixPath  # of the host, without links
     here: PurePosixPath  # for the process of the install
-    inode: int
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):

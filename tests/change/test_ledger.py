@@ -214,7 +214,7 @@ FULL = Record(
     cdi=CdiRow(("crio",), "no driver"),
     nri=PurePosixPath("/var/run/nri/nri.sock"),
     turn=TurnRow("toolkit", "gpu-node-7", "0badcafe", ("containerd 2",), "2026-01-31T12:00:00Z pod-7", True),
-    mounts=(MountRow(PurePosixPath("/etc"), PurePosixPath("/host-etc"), 12),),
+    mounts=(MountRow(PurePosixPath("/etc"), PurePosixPath("/host-etc")),),
 )
 
 

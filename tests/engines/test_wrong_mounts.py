@@ -1,0 +1,55 @@
+"""A pod or a user gives a directory to --mount that is not the one from which the running engine reads."""
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.engines.live import run_through_us
+from tests.engines.nodes import SOURCE, Node
+from tests.engines.told import sentence, served, snapshot
+
+OTHER = "/srv/other"
+
+
+def copy_config(node: Node) -> str:
+    """Copy the directory of the engine's config; return the copy as a --mount for it."""
+    directory = PurePosixPath(node.config).parent
+    node.run(["cp", "-a", str(directory), OTHER])
+    return f"{directory}={OTHER}"
+
+
+@pytest.mark.any_version
+def test_an_install_through_a_directory_that_the_engine_does_not_read_is_refused(node: Node) -> None:
+    mount = copy_config(node)
+    files = snapshot(node)
+    pid = node.pid_of()
+
+    refused = node.installer("install", *SOURCE, "--mount", mount)
+
+    directory = PurePosixPath(node.config).parent
+    assert refused.returncode == 1
+    assert f"(pid {pid} sees another {directory} than {OTHER})" in sentence(refused.stderr)
+    assert snapshot(node) == files
+    assert node.pid_of() == pid
+
+
+@pytest.mark.any_version
+def test_an_undo_of_a_copy_is_refused_and_the_engine_goes_on(node: Node) -> None:
+    files = snapshot(node)
+    before = served(node)
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    mount = copy_config(node)
+    installed = snapshot(node)
+    pid = node.pid_of()
+
+    refused = node.installer("uninstall", "--mount", mount)
+
+    assert refused.returncode == 4
+    assert sentence(refused.stderr).endswith(f"(install did not use --mount {mount}); leave it out")
+    assert snapshot(node) == installed
+    assert node.pid_of() == pid
+    run_through_us(node, "")
+    node.run(["rm", "-r", OTHER])
+    node.installer("uninstall", check=True)
+    assert served(node) == before
+    assert snapshot(node) == files
