@@ -78,9 +78,11 @@ def _show_processes(site: Site, processes: Iterable["subprocess.Popen[str]"]) ->
 @only_as_root
 def test_an_uninstall_ends_beside_command_lines_of_gigabytes(site: Site) -> None:
     before = site.tree()
-    site.install()
     with ExitStack() as stack:
-        _show_processes(site, [stack.enter_context(enlarged(name, LARGE)) for name in NAMES])
+        # They began before the install, and have nothing of ours in force.
+        processes = [stack.enter_context(enlarged(name, LARGE)) for name in NAMES]
+        site.install()
+        _show_processes(site, processes)
         done = limited(site.command("uninstall"))
 
     assert done.returncode == 0, done.stderr
@@ -93,11 +95,12 @@ def test_a_run_that_is_stopped_undoes_all_beside_command_lines_of_gigabytes(site
     before = site.tree()
     command = ["prlimit", f"--as={POD_BYTES}", f"--cpu={CPU_S}", *site.command("run")]
     with ExitStack() as stack:
+        processes = [stack.enter_context(enlarged(name, LARGE)) for name in NAMES]
         run = stack.enter_context(
             subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=PROJECT)
         )
         waits(run)
-        _show_processes(site, [stack.enter_context(enlarged(name, LARGE)) for name in NAMES])
+        _show_processes(site, processes)
         ended(run)
 
     shutil.rmtree(site.root / "proc")

@@ -30,6 +30,7 @@ from installer.host.processes import (
     UnfinishedError,
     list_host_processes,
     read_command_line,
+    start_time_of,
     unit_of,
 )
 from installer.model.engine import Engine, EngineState, Started
@@ -223,10 +224,20 @@ class ReferenceSearch(Struct, frozen=True):
             unit = unit_of(process.pid, host.local_path(PROC))
             words = read_command_line(host, process)
             if not self._is_known(process, kind, unit, words):
-                yield from self._search_engine(kind, unit or f"pid {process.pid}", words)
+                began_s = start_time_of(process.pid, host.local_path(PROC))
+                yield from self._search_engine(kind, unit or f"pid {process.pid}", words, began_s)
 
-    def _search_engine(self, kind: Engine, unit: str, words: tuple[str, ...]) -> Iterator[Reference]:
-        """Search the configs and flags of a unit's engine for programs."""
+    def _search_engine(
+        self, kind: Engine, unit: str, words: tuple[str, ...], began_s: float | None
+    ) -> Iterator[Reference]:
+        """Search the configs and flags of a unit's engine for programs.
+
+        Args:
+            kind: the engine.
+            unit: the unit, or a name for the process.
+            words: the command line.
+            began_s: the start of the process in seconds of the wall clock; None if unknown.
+        """
         host = self.host
         runs = f"{kind.title} of {unit} runs and"
         remedy = f"correct that, stop or restart {unit}"
@@ -237,10 +248,18 @@ class ReferenceSearch(Struct, frozen=True):
             engine = config_files.with_places(host, engine, Places())
             files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
             for path, file in files.items():
-                if path in self.contents:
+                if path in self.contents and not self._has_read(path, began_s):
+                    # An undo that was not complete has changed the config: the former text may be in force.
+                    if self.record.undo_problem:
+                        how = f"{runs} has not read {path} since its last change, and may start"
+                        yield self._refer_unseen(how, f"restart {unit}")
                     continue
                 for program in list_programs(file, path):
                     yield Reference(f"{runs} reads {path}, which names", program, remedy)
+
+    def _has_read(self, path: PurePosixPath, began_s: float | None) -> bool:
+        """Tell whether a process that began at ``began_s`` has read the present text of a config."""
+        return began_s is None or self.host.changed_s(path) < began_s
 
     def _is_known(self, process: HostProcess, kind: Engine, unit: str, words: Sequence[str]) -> bool:
         """Tell whether a process is an engine of the ledger, or finds the toolkit without a config."""

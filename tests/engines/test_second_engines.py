@@ -66,6 +66,31 @@ def test_the_toolkit_outlives_a_second_containerd(containerd_node: Node, cri: Cr
     assert snapshot(node) == files
 
 
+@pytest.mark.parametrize("began", ["before the install", "after the install"])
+def test_the_toolkit_outlives_a_second_dockerd_with_the_same_config(docker_node: Node, began: str) -> None:
+    """The undo takes our edits from the config; the second dockerd has them in force until its restart."""
+    node, files = docker_node, snapshot(docker_node)
+    command = DOCKERD.replace("/etc/docker2/daemon.json", DOCKER)
+    if began == "before the install":
+        started(node, "docker2.service", command)
+        node.installer("install", *SOURCE, check=True)
+        node.installer("uninstall", check=True)
+        assert snapshot(node) == files
+        return
+    node.installer("install", *SOURCE, check=True)
+    started(node, "docker2.service", command)
+
+    kept(node, "Docker of docker2.service", DOCKER)
+    again = node.installer("uninstall")
+
+    assert again.returncode == 4, again.stderr
+    assert f"Docker of docker2.service runs and has not read {DOCKER} since" in sentence(again.stderr)
+    assert node.has("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+    node.run(["systemctl", "restart", "docker2"])
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
 def test_of_two_containerds_the_one_behind_the_socket_is_restarted(containerd_node: Node, cri: Cri) -> None:
     node, other = containerd_node, second_containerd(containerd_node)
     files, pids = snapshot(node), (node.pid_of("containerd"), node.pid_of("other"))
