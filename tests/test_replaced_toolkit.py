@@ -113,8 +113,102 @@ def test_an_install_that_takes_a_named_program_away_names_it(site: Site, path: s
     planned = site.call("plan")
     done = site.install()
 
-    note = f"the runtime owner in /{path} starts {WRAPPER}, which the new toolkit does not have"
+    note = f"the runtime owner in /{path} starts {WRAPPER}, which the new toolkit does not have: "
+    note += "that file is copied into it"
     assert note in planned.stdout
+    assert note in done.stderr
+    assert (site.root / WRAPPER[1:]).read_text() == "#!/bin/sh\n"
+    site.uninstall()
+    assert site.tree() == before
+
+
+def _change_source(site: Site, words: str) -> None:
+    """Make the source another version of the toolkit."""
+    for program in site.source.rglob("nvidia-ctk"):
+        program.write_bytes(program.read_bytes() + words.encode())
+
+
+def test_an_owners_program_outlives_all_updates_of_the_toolkit(site: Site) -> None:
+    (site.root / TOOLKIT).mkdir(parents=True)
+    _write_wrapper(site)
+    _name_wrapper(site)
+    wrapper = site.root / WRAPPER[1:]
+    wrapper.chmod(0o751)
+    os.chown(wrapper, 0, 7)
+    before = site.tree()
+    site.install()
+    installed = site.tree(times=True)
+
+    site.install()
+
+    assert site.tree(times=True) == installed
+    for words in ("2", "3"):
+        _change_source(site, words)
+        site.install()
+        status = wrapper.stat()
+        assert (status.st_mode & 0o7777, status.st_gid) == (0o751, 7)
+        told = site.status()
+        assert (told.returncode, "BAD" in told.stdout) == (0, False), told.stdout
+    site.uninstall()
+    assert site.tree() == before
+
+
+def test_a_program_put_into_our_toolkit_stays_over_installs_and_keeps_the_toolkit(site: Site) -> None:
+    site.install()
+    _write_wrapper(site)
+    _name_wrapper(site)
+
+    done = site.install()
+
+    assert (
+        f"starts {WRAPPER}, which the new toolkit does not have: that file is copied into it" in done.stderr
+    )
+    assert (site.root / WRAPPER[1:]).is_file()
+    assert site.status().returncode == 0
+    site.write(WRAPPER[1:], "#!/bin/sh\n# edited\n")
+    assert site.status().returncode == 0
+    _change_source(site, "2")
+    site.install()
+    assert site.read(WRAPPER[1:]) == "#!/bin/sh\n# edited\n"
+    assert f"names {WRAPPER}" in sentence(site.uninstall(code=4))
+    site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].clear())
+    done = site.uninstall()
+    assert f"{WRAPPER} goes with the toolkit: the install did not make it" in done.stderr
+    assert not (site.root / HOME).exists()
+
+
+@pytest.mark.parametrize("target", ["/usr/sbin/runc", "../../../sbin/runc", "mine-1.2"])
+def test_an_owners_link_in_the_toolkit_goes_on(site: Site, target: str) -> None:
+    (site.root / TOOLKIT).mkdir(parents=True)
+    site.write("usr/sbin/runc", "#!/bin/sh\n").chmod(0o755)
+    site.write(f"{TOOLKIT}/mine-1.2", "#!/bin/sh\n").chmod(0o755)
+    link = site.root / WRAPPER[1:]
+    link.symlink_to(target)
+    _name_wrapper(site)
+    before = site.tree()
+
+    site.install()
+
+    if target == "mine-1.2":
+        assert (link.is_symlink(), link.read_text()) == (False, "#!/bin/sh\n")
+    else:
+        assert str(link.readlink()) == "/usr/sbin/runc"
+    assert site.status().returncode == 0
+    _change_source(site, "2")
+    site.install()
+    assert link.is_symlink() is (target != "mine-1.2")
+    site.uninstall()
+    assert site.tree() == before
+
+
+def test_a_directory_of_an_owner_in_the_toolkit_is_noted_and_not_copied(site: Site) -> None:
+    site.write(f"{TOOLKIT}/mine/notes.txt")
+    site.rewrite(DAEMON_JSON, lambda said: said.update({"data-root": f"/{TOOLKIT}/mine"}))
+    before = site.tree()
+
+    done = site.install()
+
+    note = f"/{DAEMON_JSON} names /{TOOLKIT}/mine, which the new toolkit does not have: move that program"
     assert note in done.stderr
     site.uninstall()
     assert site.tree() == before

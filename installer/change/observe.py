@@ -114,6 +114,7 @@ class Node(Struct, frozen=True):
             references=references,
             returning=named.returning,
             in_toolkit=named.in_toolkit,
+            portable=named.portable,
             **of_verb,
         )
 

@@ -18,7 +18,7 @@ from installer.change import engine_plan, rows
 from installer.change.engine_plan import EngineInstall
 from installer.change.gate import choose_install_texts
 from installer.change.install_texts import InstallRequest
-from installer.change.references import find_displaced, find_references, find_taken_over, leads_into
+from installer.change.references import find_named_in_toolkit, find_references, find_taken_over, leads_into
 from installer.change.restart import When
 from installer.config_text import flatten
 from installer.engines import ENGINES
@@ -61,7 +61,7 @@ from installer.model.steps import (
 )
 from installer.nri import plan as nri
 from installer.payload import plan as toolkit
-from installer.payload.files import CONFIG, advise
+from installer.payload.files import advise
 
 
 class Plan(Struct, frozen=True):
@@ -156,12 +156,13 @@ def plan_install(facts: Facts, options: Options, dry_run: DryRun = predict_from_
     engines = list(map(engine_plan.install_engine, installs))
 
     low_level = options.low_level or _find_low_level(installs, facts, options)
-    payload = make_part(
-        PartId.TOOLKIT, lambda: toolkit.install(facts, options, low_level, by_cdi=mode.by_cdi)
-    )
     specification = cdi.install_specification(facts, options)
     of_gpus = cdi.install_gpus(facts, options, reason)
     plugin = nri.install(facts, options, dry_run)
+    named = find_named_in_toolkit(facts, (specification, of_gpus, plugin, *engines))
+    payload = make_part(
+        PartId.TOOLKIT, lambda: toolkit.install(facts, options, low_level, named, by_cdi=mode.by_cdi)
+    )
 
     # Rows of engines without a part in this plan stay as they are.
     planned_names = {Owner.CDI, *(engine.name for engine in facts.engines)}
@@ -188,9 +189,6 @@ def plan_install(facts: Facts, options: Options, dry_run: DryRun = predict_from_
         *engines,
         toolkit.sweep(facts, payload),
     )
-    if payload.rows.toolkit is not None and not payload.obstacles:
-        files = {str(CONFIG), *payload.rows.toolkit.files}
-        parts += (Part(PartId.REFERENCES, notes=tuple(find_displaced(facts, parts, files))),)
     return _sum_install(parts, facts, options, installs)
 
 

@@ -35,7 +35,7 @@ from installer.host.processes import (
 )
 from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import Owner, Record, Reference
-from installer.model.files import PATH, File, Kind, Layout, host_path
+from installer.model.files import PATH, Carried, File, Kind, Layout, host_path
 from installer.model.options import Places
 from installer.payload.files import EXECUTABLES, LINKS
 
@@ -63,6 +63,7 @@ SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
 # The keys by which configs of Docker, containerd and CRI-O name more places; their case does not count.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
 RUNTIME: Final = "nvidia-container-runtime"
+MOST_CARRIED_BYTES: Final = 1 << 28  # an owner's file in the toolkit; runtimes have less than 100 MiB
 MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # The engines by process. Of several with one process the first counts: the others derive from it.
@@ -78,6 +79,7 @@ class NamedPrograms(Struct, frozen=True):
     links: Mapping[str, PurePosixPath]
     returning: frozenset[str]
     in_toolkit: Mapping[str, PurePosixPath]
+    portable: Mapping[PurePosixPath, Carried]
 
 
 class ReferenceSearch(Struct, frozen=True):
@@ -130,7 +132,6 @@ class ReferenceSearch(Struct, frozen=True):
         A program returns if the undo restores the directory of another installer at the program's path.
         """
         layout = self.layout
-        links: dict[str, PurePosixPath] = {}
         programs = [str(layout.install_dir)]
         for path, file in self.contents.items():
             programs += list_programs(file, path)
@@ -139,29 +140,67 @@ class ReferenceSearch(Struct, frozen=True):
             programs += (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
             programs += engine.served.binaries.values()
         named = dict.fromkeys(programs)
+        links = self._resolve(named)
+        returning = set()
+        in_toolkit: dict[str, PurePosixPath] = {}
+        portable: dict[PurePosixPath, Carried] = {}
+        for program in named:
+            # The name counts before the target: a link in the toolkit is needed by its own name.
+            paths = [host_path(program)]
+            if program in links:
+                paths.append(links[program])
+            if any(map(self._returns, paths)):
+                returning.add(program)
+            below = self._find_in_toolkit(paths)
+            if below is None:
+                continue
+            in_toolkit[program] = below
+            with suppress(InstallerError):
+                carried = self._find_portable(below)
+                # A config that names the directory of a version loses the path with that version.
+                if carried is not None and not paths[0].is_relative_to(layout.versions):
+                    portable[below] = carried
+        return NamedPrograms(links, frozenset(returning), in_toolkit, portable)
+
+    def _resolve(self, named: Iterable[str]) -> dict[str, PurePosixPath]:
+        """Return the file behind each program that has another name than its file."""
+        links: dict[str, PurePosixPath] = {}
         for value in named:
             for path in self._look_up(value):
                 # A link that an untrusted user could have placed is not followed.
                 with suppress(InstallerError):
-                    ours = leads_to(self.host, path, layout)
+                    ours = leads_to(self.host, path, self.layout)
                     real = ours or self.host.resolve(path)
                     if real != path:
                         links[value] = real
                     if ours is not None:
                         break
-        returning = set()
-        in_toolkit: dict[str, PurePosixPath] = {}
-        for program in named:
-            paths = [links[program]] if program in links else []
-            paths.append(host_path(program))
-            if self._returns(paths[0]):
-                returning.add(program)
-            for path in paths:
-                below = self._find_below_toolkit(path)
-                with suppress(InstallerError):
-                    if below is not None and self.host.kind(path) is not Kind.ABSENT:
-                        in_toolkit.setdefault(program, below)
-        return NamedPrograms(links, frozenset(returning), in_toolkit)
+        return links
+
+    def _find_in_toolkit(self, paths: Iterable[PurePosixPath]) -> PurePosixPath | None:
+        """Return the first of ``paths`` that is in the toolkit, as a path below its directory."""
+        for path in paths:
+            below = self._find_below_toolkit(path)
+            with suppress(InstallerError):
+                if below is not None and self.host.kind(path) is not Kind.ABSENT:
+                    return below
+        return None
+
+    def _find_portable(self, below: PurePosixPath) -> Carried | None:
+        """Return the file at a path of the toolkit's directory, if another version can have a copy."""
+        host = self.host
+        path = self.layout.toolkit / below
+        if host.kind(path) is not Kind.FILE:
+            return None
+        source = PurePosixPath(host.local_path(path))
+        real = host.resolve(path)
+        directories = (host.resolve(self.layout.toolkit), host.resolve(self.layout.home))
+        if not any(map(real.is_relative_to, directories)):
+            return Carried(below, source, 0, target=str(real))
+        size_bytes = host.size(path)
+        if size_bytes > MOST_CARRIED_BYTES:
+            return None
+        return Carried(below, source, size_bytes)
 
     def _find_below_toolkit(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return a path below the toolkit's directory or below a version; None for another path."""

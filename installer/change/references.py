@@ -21,7 +21,7 @@ from installer.model.effective import BINARY_NAMES, OUR_BINARIES
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options
-from installer.model.steps import TRY_AGAIN, InstallVersion, Part, PartId, Reload, SwitchToolkit, WriteConfig
+from installer.model.steps import TRY_AGAIN, Part, PartId, Reload, WriteConfig
 
 
 def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
@@ -64,35 +64,27 @@ def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list
     return found
 
 
-def find_displaced(facts: Facts, parts: Sequence[Part], files: Collection[str]) -> Iterator[str]:
-    """Note each program of the toolkit's directory that an install takes away from a config or a flag.
+def find_named_in_toolkit(facts: Facts, parts: Sequence[Part]) -> dict[PurePosixPath, list[Reference]]:
+    """Find what configs, flags and running engines name in the toolkit's directory, by the paths below it.
 
-    It is no reason to refuse: a toolkit of NVIDIA's that ended by a kill leaves such configs on a node.
-
-    Args:
-        facts: the facts of an install.
-        parts: the parts of the plan; the configs count as their steps leave them.
-        files: the files of the new toolkit, by their paths below its directory.
+    The configs count as the steps of ``parts`` leave them.
     """
-    replaces = any(
-        isinstance(step, InstallVersion | SwitchToolkit)
-        for step in chain.from_iterable(part.steps for part in parts)
-    )
-    if not replaces:
-        return
     texts = _list_texts_after(facts, parts)
-    found: list[Reference] = []
+    references: list[Reference] = []
     for path in sorted(texts):
-        found += _list_references(texts[path], path)
-    found += _find_served(facts, {engine.name for engine in facts.engines})
-    known = {*files}
-    for file in files:
-        known.update(map(str, PurePosixPath(file).parents))
-    for reference in found:
+        references += _list_references(texts[path], path)
+    references += _find_served(facts, {engine.name for engine in facts.engines})
+    named: dict[PurePosixPath, list[Reference]] = {}
+    for reference in references:
         below = facts.in_toolkit.get(reference.program)
-        if below is not None and str(below) not in known:
-            advice = "move that program elsewhere and name its new path there, or remove what names it"
-            yield f"{reference.how} {reference.program}, which the new toolkit does not have: {advice}"
+        if below is not None:
+            named.setdefault(below, []).append(reference)
+    # An engine goes on with what it serves, though its config may have changed since.
+    for reference in _find_served(facts, ()):
+        below = facts.in_toolkit.get(reference.program)
+        if below is not None and below not in named:
+            named[below] = [reference]
+    return named
 
 
 def _list_texts_after(facts: Facts, parts: Iterable[Part]) -> dict[PurePosixPath, File | None]:

@@ -25,6 +25,7 @@ from installer.host.inodes import (
     copy_label,
     follow_links,
     if_there,
+    metadata_of,
     move_name,
     opened,
     remove_name,
@@ -33,7 +34,7 @@ from installer.host.inodes import (
     write_synced,
 )
 from installer.host.kernel import trusted_uids
-from installer.model.files import ROOT, Entry, File, Kind, Meta, loads
+from installer.model.files import ROOT, Entry, File, Kind, loads
 from installer.watch import lacks_room
 
 T = TypeVar("T")
@@ -400,10 +401,7 @@ def _read(fd: int, path: PurePosixPath) -> File:
     if len(content) > MOST_BYTES:
         problem = f"read {path} (it has more than {MOST_BYTES >> 20} MiB)"
         raise InstallerError(problem, remedy="make it smaller, or move it away", code="file-operation-failed")
-    xattrs: tuple[tuple[str, bytes], ...] = ()
-    with suppress(OSError):  # not every file system has them
-        xattrs = tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
-    return File(content, Meta(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs))
+    return File(content, metadata_of(fd))
 
 
 def _no_file(path: PurePosixPath, found: str) -> InstallerError:

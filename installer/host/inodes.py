@@ -8,6 +8,7 @@ changes after the check gives an error. ``files.Host`` knows which paths of this
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -180,6 +181,15 @@ def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
             view = view[os.write(fd, view) :]
         apply_metadata(fd, meta)
         os.fsync(fd)
+
+
+def metadata_of(fd: int) -> Meta:
+    """Return the owner, mode and extended attributes of an open file."""
+    status = os.fstat(fd)
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    with suppress(OSError):  # not every file system has them
+        xattrs = tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
+    return Meta(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs)
 
 
 def apply_metadata(fd: int, meta: Meta) -> None:

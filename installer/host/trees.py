@@ -17,13 +17,14 @@ from installer.host.inodes import (
     apply_metadata,
     if_there,
     label_of,
+    metadata_of,
     move_name,
     opened,
     translated,
     write_synced,
 )
 from installer.host.kernel import list_mounts, trusted_uids
-from installer.model.files import NOTES, OTHERS_WRITE, Copy, Meta, PayloadFile, Symlink, Text
+from installer.model.files import NOTES, OTHERS_WRITE, Carried, Copy, Meta, PayloadFile, Symlink, Text
 
 Label = tuple[tuple[str, bytes], ...]
 
@@ -148,17 +149,8 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
     match shipped:
         case Copy(path, source, size_bytes, digest, mode):
             meta = Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            # Until the copy is complete its mode is 0600: under an umask of 0 every user could write it.
-            with Path(source).open("rb") as file, opened(str(path), flags, dir_fd=top) as fd:
-                copied_bytes = 0
-                while copied_bytes < size_bytes:
-                    sent_bytes = os.sendfile(fd, file.fileno(), copied_bytes, size_bytes - copied_bytes)
-                    if not sent_bytes:
-                        break
-                    copied_bytes += sent_bytes
-                apply_metadata(fd, meta)
-                os.fsync(fd)
+            with Path(source).open("rb") as file:
+                _copy(file.fileno(), size_bytes, str(path), top, meta)
             mark = mark_of(str(path), top)
             if digest_of(str(path), top) != digest:
                 problem = f"copy {source} (it changed while it was copied, or since its {SUMS} was written)"
@@ -171,8 +163,38 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
             write_synced(str(path), content.encode(), meta, top)
         case Symlink(path, target):
             os.symlink(target, str(path), dir_fd=top)
+        case Carried(path, source, _, target):
+            if target:
+                os.symlink(target, str(path), dir_fd=top)
+            else:
+                _carry(source, str(path), top)
         case _:
             assert_never(shipped)
+
+
+def _copy(source: int, size_bytes: int, name: str, directory: int, meta: Meta) -> None:
+    """Copy an open file to a new name in an open directory, synced to the disk."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    # Until the copy is complete its mode is 0600: under an umask of 0 every user could write it.
+    with opened(name, flags, dir_fd=directory) as fd:
+        copied_bytes = 0
+        while copied_bytes < size_bytes:
+            sent_bytes = os.sendfile(fd, source, copied_bytes, size_bytes - copied_bytes)
+            if not sent_bytes:
+                break
+            copied_bytes += sent_bytes
+        apply_metadata(fd, meta)
+        os.fsync(fd)
+
+
+def _carry(source: PurePosixPath, name: str, directory: int) -> None:
+    """Copy an owner's file with mode, owner and extended attributes; follow no link, open no device."""
+    with opened(str(source), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as file:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            problem = f"copy {source} (it was a regular file when the install began, and is none now)"
+            raise InstallerError(problem, remedy="run again", code="file-operation-failed")
+        _copy(file, status.st_size, name, directory, metadata_of(file))
 
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:

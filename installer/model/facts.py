@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from installer.config_text import Edit, Syntax
 from installer.errors import InstallerError
 from installer.model.engine import EngineState, SeenStart
-from installer.model.files import DEFAULT_DRIVER_ROOT, Artifact, Entry, File, Kind, Meta
+from installer.model.files import DEFAULT_DRIVER_ROOT, Artifact, Carried, Entry, File, Kind, Meta
 
 T = TypeVar("T")
 # A name of a version, or of a saved copy, in a directory of ours.
@@ -349,6 +349,8 @@ class Facts(Struct, frozen=True):
     returning: frozenset[str] = frozenset()
     # The files of the toolkit's directory that configs and flags name: the path below it, by the named path.
     in_toolkit: Mapping[str, PurePosixPath] = field(default_factory=dict)
+    # Those of them that can be copied into another version of the toolkit, by the same paths.
+    portable: Mapping[PurePosixPath, Carried] = field(default_factory=dict)
     references: tuple[Reference, ...] = ()  # besides the configs of the observed engines
     refused: Mapping[str, InstallerError] = field(default_factory=dict)  # engines with unknown configs
     unwritable: Mapping[PurePosixPath, InstallerError] = field(default_factory=dict)

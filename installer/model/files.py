@@ -138,8 +138,17 @@ class Symlink(Struct, frozen=True):
     target: str
 
 
+class Carried(Struct, frozen=True):
+    """An owner's file in the directory of the former toolkit: an engine's config names the file."""
+
+    path: PurePosixPath
+    source: PurePosixPath  # as this process sees it, without links
+    size_bytes: int
+    target: str = ""  # of a link out of the toolkit, which is made again
+
+
 # A file of a version directory, with a path relative to the directory.
-PayloadFile: TypeAlias = Copy | Text | Symlink
+PayloadFile: TypeAlias = Copy | Text | Symlink | Carried
 
 HEAD_BYTES: Final = 256  # as much as the kernel reads of a script's first line (BINPRM_BUF_SIZE)
 

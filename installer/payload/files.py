@@ -17,6 +17,7 @@ from installer.model.files import (
     EXECUTE,
     OTHERS_WRITE,
     Artifact,
+    Carried,
     Copy,
     Entry,
     PayloadFile,
@@ -143,6 +144,8 @@ def _identify(file: PayloadFile) -> tuple[str, int, str]:
             return "file", mode, hashlib.sha256(content.encode()).hexdigest()
         case Symlink(_, target):
             return "link", 0, target
+        case Carried(_, _, _, target):  # has no part in a version's name: see ``make_manifest``
+            return CARRIED, 0, target
         case _:
             assert_never(file)
 
@@ -324,11 +327,12 @@ def _join(names: Sequence[str]) -> str:
 
 FILE: Final = "sha256:"
 LINK: Final = "link:"
+CARRIED: Final = "carried"
 NOT_OWNED: Final = "owned by another user than root"
 WRITABLE: Final = "writable by others than root"
 SPECIAL_BITS: Final = 0o7000
 ALL_READ: Final = 0o444
-# By path within the version: sha256:DIGEST, or link:TARGET.
+# By path within the version: sha256:DIGEST, link:TARGET, or CARRIED for an owner's file.
 Manifest: TypeAlias = Mapping[str, str]
 
 
@@ -338,10 +342,25 @@ def make_manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
     for file in files:
         if file.path == CONFIG:
             continue
+        if isinstance(file, Carried):
+            manifest[str(file.path)] = CARRIED
+            continue
         kind, _, content = _identify(file)
         prefix = LINK if kind == "link" else FILE
         manifest[str(file.path)] = f"{prefix}{content}"
     return manifest
+
+
+def list_carried(wanted: Manifest) -> list[str]:
+    """List the owner's files in a version."""
+    return [name for name, identity in wanted.items() if identity == CARRIED]
+
+
+def _list_shipped(wanted: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the paths and identities of a version without the owner's files, which the owner may change."""
+    for name, identity in wanted.items():
+        if identity != CARRIED:
+            yield name, identity
 
 
 def list_programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
@@ -358,7 +377,7 @@ def list_damage(
     wanted: Manifest, found: Mapping[PurePosixPath, Entry], digests: Mapping[PurePosixPath, str] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield each damaged path of a version with the flaw; content is compared only with ``digests``."""
-    for name, identity in wanted.items():
+    for name, identity in _list_shipped(wanted):
         path = PurePosixPath(name)
         there = found.get(path)
         if there is None:

@@ -1,6 +1,6 @@
 """The payload: its wanted version, and the steps that install or remove it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -13,12 +13,13 @@ from installer.model.facts import (
     DriverFacts,
     Facts,
     Record,
+    Reference,
     SpecialVersion,
     ToolkitRow,
     names_of,
     require,
 )
-from installer.model.files import NOTES, VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
+from installer.model.files import NOTES, VERSIONS, Carried, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import InUse, Options, ToolkitConfig
 from installer.model.steps import (
     TRY_AGAIN,
@@ -42,9 +43,12 @@ from installer.payload.config_toml import (
     render_config,
 )
 from installer.payload.files import (
+    CARRIED,
     CONFIG,
+    Manifest,
     access_flaw,
     check_artifacts,
+    list_carried,
     list_damage,
     list_payload,
     list_programs_in_place,
@@ -57,11 +61,23 @@ FOREIGN: Final = "a directory of others is there"  # without NVIDIA's programs: 
 ROOM_FOR: Final = 2  # payloads: the version in place and its successor
 
 
-def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cdi: bool = False) -> Part:
+def install(
+    facts: Facts,
+    options: Options,
+    low_level: tuple[str, ...],
+    named: Mapping[PurePosixPath, Sequence[Reference]],
+    *,
+    by_cdi: bool = False,
+) -> Part:
     """Plan the install of the payload; no steps for an installed, undamaged payload.
 
-    ``low_level`` are the runtimes to wrap, preferred first. ``by_cdi`` leaves out config.toml, the
-    wrappers and the libraries.
+    Args:
+        facts: the facts of an install.
+        options: the options of the install.
+        low_level: the runtimes to wrap, preferred first.
+        named: what engines start or read in the toolkit's directory. A version gets copies of the files that
+            are not part of it: an engine may not start without them.
+        by_cdi: whether to leave out config.toml, the wrappers and the libraries.
     """
     found = require(facts.payload)
     obstacle = next(
@@ -87,8 +103,14 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
         notes = (*edits, *_explain_host_config(require(facts.driver), options, config))
     damaged, install_reason = _find_flaws(facts, files, version, current)
     planned: list[tuple[Step, str]] = []
+    extra: tuple[Carried, ...] = ()
+    manifest = _find_manifest(facts, files, version)
+    displaced: tuple[str, ...] = ()
     if install_reason:
-        step = InstallVersion(version, _with_config(files, config), repairs=current == version)
+        displaced = tuple(_explain_displaced(facts, files, named))
+        extra = tuple(_find_carried(facts, files, named))
+        manifest = make_manifest((*files, *extra))
+        step = InstallVersion(version, (*_with_config(files, config), *extra), repairs=current == version)
         planned.append((step, install_reason))
     moved: tuple[str, ...] = ()
     if link is None:
@@ -98,14 +120,64 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
         planned += for_reason(_why_switch(facts, link), switches)
     obstacles: tuple[InstallerError, ...] = ()
     if planned:
-        obstacles = tuple(_find_lack_of_room(facts, options, files))
+        obstacles = tuple(_find_lack_of_room(facts, options, (*files, *extra)))
     return Part(
         PartId.TOOLKIT,
         tuple(planned),
-        Record(toolkit=_make_row(facts, version, current, rendered, files)),
-        notes=(*_list_used_in_place(files), *moved, *notes, *damaged),
+        Record(toolkit=_make_row(facts, version, current, rendered, manifest)),
+        notes=(*_list_used_in_place(files), *moved, *notes, *damaged, *displaced),
         obstacles=obstacles,
     )
+
+
+def _find_manifest(facts: Facts, files: tuple[PayloadFile, ...], version: str) -> Manifest:
+    """Return the manifest of a version, with the owner's files that the last install has copied."""
+    manifest = make_manifest(files)
+    row = facts.record.toolkit
+    if row is not None and row.version == version:
+        manifest.update(dict.fromkeys(list_carried(row.files), CARRIED))
+    return manifest
+
+
+def _find_displaced(
+    files: Iterable[PayloadFile], named: Mapping[PurePosixPath, Sequence[Reference]]
+) -> Iterator[PurePosixPath]:
+    """Yield each named path of the toolkit's directory that a version does not have."""
+    known: set[PurePosixPath] = {NOTES}
+    for file in files:
+        known.update((file.path, *file.path.parents))
+    for path in sorted(named):
+        if path not in known:
+            yield path
+
+
+def _find_carried(
+    facts: Facts, files: tuple[PayloadFile, ...], named: Mapping[PurePosixPath, Sequence[Reference]]
+) -> Iterator[Carried]:
+    """Yield the named files of the owner that a new version gets, each once."""
+    # No directory can have the name of a file.
+    taken = {NOTES, *(file.path for file in files)}
+    for path in _find_displaced(files, named):
+        carried = facts.portable.get(path)
+        if carried is not None and taken.isdisjoint(path.parents):
+            taken.add(path)
+            yield carried
+
+
+def _explain_displaced(
+    facts: Facts, files: tuple[PayloadFile, ...], named: Mapping[PurePosixPath, Sequence[Reference]]
+) -> Iterator[str]:
+    """Note each named path that the new toolkit does not have, and what becomes of the file.
+
+    It is no reason to refuse: a toolkit of NVIDIA's that ended by a kill leaves such configs on a node.
+    """
+    copied = {file.path for file in _find_carried(facts, files, named)}
+    for path in _find_displaced(files, named):
+        advice = "move that program elsewhere and name its new path there, or remove what names it"
+        if path in copied:
+            advice = "that file is copied into it"
+        for each in named[path]:
+            yield f"{each.how} {each.program}, which the new toolkit does not have: {advice}"
 
 
 def _render(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
@@ -179,7 +251,8 @@ def _find_flaws(
         # The files of other versions are not read: installing them again costs less than verifying them.
         return (), "it is not in place"
     entries = facts.toolkit.versions.get(version, {})
-    damage = tuple(list_damage(make_manifest(files), entries, facts.toolkit.digests))
+    manifest = _find_manifest(facts, files, version)
+    damage = tuple(list_damage(manifest, entries, facts.toolkit.digests))
     if damage:
         notes = [f"changed after the install, and installed again: {name} ({flaw})" for name, flaw in damage]
         return tuple(notes), "its files are not as they were installed"
@@ -192,7 +265,7 @@ def _find_flaws(
 
 
 def _make_row(
-    facts: Facts, version: str, current: str | None, rendered: str, files: tuple[PayloadFile, ...]
+    facts: Facts, version: str, current: str | None, rendered: str, manifest: Manifest
 ) -> ToolkitRow:
     """Return the ledger's row of the payload for the time after ``version`` has replaced ``current``."""
     row = facts.record.toolkit
@@ -205,7 +278,7 @@ def _make_row(
         link = find_link(facts)
         foreign_link = link if link and current is None else None
         row = ToolkitRow(version, None, rendered, replaced=link is None, linked=foreign_link)
-    return replace(row, version=version, previous=previous, rendered=rendered, files=make_manifest(files))
+    return replace(row, version=version, previous=previous, rendered=rendered, files=manifest)
 
 
 def sweep(facts: Facts, installed: Part) -> Part:
@@ -273,6 +346,8 @@ def _list_foreign_files(row: ToolkitRow | None, facts: Facts, options: Options) 
     if row is None or not row.files:  # the files of an adopted toolkit are not known
         return
     ours = {*row.files, str(CONFIG), str(NOTES)}
+    if not row.replaced:  # else the owner's own directory comes back, with the originals of the copies
+        ours -= set(list_carried(row.files))
     for path, entry in sorted(facts.toolkit.versions.get(row.version, {}).items()):
         if not entry.directory and str(path) not in ours:
             yield f"{options.layout.toolkit / path} goes with the toolkit: the install did not make it"
@@ -318,8 +393,13 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
         names.update(binary.name for binary in engine.runtimes.values())
     target = str(facts.containers.low_level)
     links = tuple(Symlink(PurePosixPath(name), target) for name in sorted(names))
+    # An owner's runtime in the toolkit goes on, too.
+    carried = []
+    for path, file in sorted(facts.portable.items()):
+        if str(path) in list_carried(toolkit.files):
+            carried.append(file)
     steps: tuple[Step, ...] = (
-        InstallVersion(SpecialVersion.STAND_IN, links),
+        InstallVersion(SpecialVersion.STAND_IN, (*links, *carried)),
         SwitchToolkit(find_link(facts), f"{VERSIONS}{SpecialVersion.STAND_IN}"),
         *map(RemoveVersion, sorted(facts.toolkit.versions.keys() - {SpecialVersion.STAND_IN})),
     )
@@ -340,7 +420,8 @@ def find_link(facts: Facts) -> str | None:
 def _find_lack_of_room(
     facts: Facts, options: Options, files: tuple[PayloadFile, ...]
 ) -> Iterator[InstallerError]:
-    needed_bytes = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
+    copies = [file for file in files if isinstance(file, Copy | Carried)]
+    needed_bytes = ROOM_FOR * sum(file.size_bytes for file in copies)
     free_bytes = require(facts.payload).free_bytes
     if free_bytes is not None and free_bytes < needed_bytes:
         free = _format_size(free_bytes)

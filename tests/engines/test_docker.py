@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines.bound_docker import run_container
 from tests.engines.configs import DAEMON_JSON, DOCKER
 from tests.engines.nodes import OURS, PYTHON, SOURCE, Node
 from tests.engines.payload import ARTIFACTS
@@ -25,6 +26,39 @@ def _runtimes(node: Node) -> dict[str, Any]:
         for name, entry in said.items()
         if not name.startswith("io.containerd.")
     }
+
+
+def test_an_owners_default_runtime_in_the_toolkits_directory_goes_on(docker_node: Node) -> None:
+    node = docker_node
+    wrapper = "/usr/local/nvidia/toolkit/my-runc"
+    node.run(["mkdir", "-p", "/usr/local/nvidia/toolkit"])
+    node.write(wrapper, '#!/bin/sh\nexec /usr/sbin/runc "$@"\n')
+    node.path(wrapper).chmod(0o755)
+    node.write(DOCKER, json.dumps({"default-runtime": "mine", "runtimes": {"mine": {"path": wrapper}}}))
+    node.run(["systemctl", "restart", "docker"])
+    node.add_payload("/opt/v2", "2.0.0")
+    files = snapshot(node)
+
+    done = node.installer("install", *SOURCE, check=True)
+
+    assert (
+        f"starts {wrapper}, which the new toolkit does not have: that file is copied into it" in done.stderr
+    )
+    run_container(node)
+    node.run(["systemctl", "restart", "docker"])
+    run_container(node, "after-a-restart")
+    assert served(node) == ({"runc", "mine"} | OURS, "mine")
+    node.installer("install", "--toolkit-source", "/opt/v2", check=True)
+    run_container(node, "after-an-update")
+    again = node.installer("install", "--toolkit-source", "/opt/v2", check=True)
+    assert "nothing changed" in again.stderr
+    assert node.installer("status", "--deep").returncode == 0
+    node.run(["docker", "rm", "--force", "web", "after-a-restart", "after-an-update"])
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+    assert served(node) == ({"runc", "mine"}, "mine")
+    run_container(node)
+    node.run(["docker", "rm", "--force", "web"])
 
 
 @pytest.mark.sampled(16)
