@@ -158,8 +158,9 @@ def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> I
         if former is not None:
             yield replace(row, named=former.named)
             continue
-        if facts.record.engine(row.engine) is not None:
-            # An undo that could not finish has dropped the row: the file may name programs since our install.
+        if facts.record.engines:
+            # Our toolkit is installed already, if only for another engine or by an undo that could not
+            # finish: the file may name its programs since then.
             yield replace(row, named=())
             continue
         named = []

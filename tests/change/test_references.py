@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from installer.change import reference_search
 from installer.change.reference_search import ReferenceSearch
+from installer.change.references import remember_named
 from installer.engines import ENGINES
 from installer.host import processes
 from installer.host.files import Host
 from installer.model.engine import EngineState
-from installer.model.facts import DeviceNode, Record, Reference
-from installer.model.files import Layout
+from installer.model.facts import ConfigRow, DeviceNode, EngineRow, Facts, Record, Reference, ToolkitFacts
+from installer.model.files import File, Layout
 from installer.model.options import Options
 from tests.change.golden import NOTHING
 from tests.support.files import put
@@ -299,3 +300,21 @@ def test_no_engine_beside_ours_is_spoken_to(root: Path) -> None:
         with pytest.raises(BlockingIOError):
             server.accept()
     os.close(directory)
+
+
+@pytest.mark.parametrize(
+    ("served", "named"), [((), (str(PROGRAM),)), (("docker",), ()), (("containerd",), ())]
+)
+def test_a_config_is_known_to_name_the_toolkit_before_us_only_if_no_engine_had_us(
+    served: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    """Its owner may name the toolkit of containerd's install before Docker gets our runtimes."""
+    config = PurePosixPath("/etc/docker/daemon.json")
+    text = File(f'{{"runtimes": {{"mine": {{"path": "{PROGRAM}"}}}}}}'.encode())
+    engines = tuple(EngineRow(name, ENGINES[name].socket, ENGINES[name].unit, {}) for name in served)
+    facts = Facts((), {config: text}, {}, frozenset(), ToolkitFacts(), Record(engines=engines))
+    row = ConfigRow("docker", config, syntax=None, original=None, ours=(), edits=())
+
+    (remembered,) = remember_named([row], facts, LAYOUT)
+
+    assert remembered.named == named
