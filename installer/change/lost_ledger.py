@@ -255,7 +255,8 @@ class _Leftovers:
 def find_our_runtimes(tree: Tree, toolkit: PurePosixPath, runtime_name: str) -> dict[Key, PurePosixPath]:
     """Find the runtimes in a config that an install of ours writes: several together, each by its own name.
 
-    A runtime of another name, or alone, is an administrator's, whatever it starts.
+    A runtime of another name, or alone, is an administrator's, whatever it starts. Of several plain runtimes
+    only the one that a flag names is ours: the usual name may be an administrator's beside ``gpu`` of ours.
 
     Args:
         tree: the config.
@@ -264,7 +265,8 @@ def find_our_runtimes(tree: Tree, toolkit: PurePosixPath, runtime_name: str) -> 
     """
     tables: dict[Key, dict[str, PurePosixPath]] = {}
     for key, binary in list_runtimes(tree, toolkit):
-        tables.setdefault(key[:-1], {})[key[-1]] = binary
+        if _may_be_written_by_install(value_at(tree, key)):
+            tables.setdefault(key[:-1], {})[key[-1]] = binary
 
     found: dict[Key, PurePosixPath] = {}
     for above, binaries in tables.items():
@@ -272,16 +274,28 @@ def find_our_runtimes(tree: Tree, toolkit: PurePosixPath, runtime_name: str) -> 
             name for name, program in SPECIAL_PROGRAMS.items() if binaries.get(name) == toolkit / program
         ]
         plain = [name for name, binary in binaries.items() if binary.name == PLAIN_PROGRAM]
-        if runtime_name in plain:
+        if runtime_name in plain and (len(plain) == 1 or runtime_name != STANDARD_NAMES[0]):
             names.append(runtime_name)
-        elif STANDARD_NAMES[0] in plain:
-            names.append(STANDARD_NAMES[0])
-        elif len(plain) == 1 and len(names) == len(SPECIAL_PROGRAMS):
+        elif len(plain) == 1 and (plain == [STANDARD_NAMES[0]] or len(names) == len(SPECIAL_PROGRAMS)):
             names += plain
         if len(names) >= TOGETHER:
             for name in names:
                 found[(*above, name)] = binaries[name]
     return found
+
+
+def _may_be_written_by_install(definition: object) -> bool:
+    """Tell whether a runtime's table may be an install's; with other keys it is an administrator's.
+
+    For containerd and CRI-O an install always writes the type, and any setting of the runtime that it copies.
+    For Docker it writes the path and empty arguments, or empties the other fields of a former runtime.
+    """
+    if not isinstance(definition, dict):
+        return False
+    if definition.get("runtime_type"):
+        return True
+    values = [value for name, value in definition.items() if name.lower() != "path"]
+    return bool(values) and not any(values)
 
 
 def _defines_built_in(tree: Tree, keys: Iterable[Key]) -> bool:

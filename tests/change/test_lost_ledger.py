@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.lost_ledger import find_leftovers
+from installer.change.lost_ledger import find_leftovers, find_our_runtimes
 from installer.change.plan import Plan, plan_install, plan_undo
-from installer.config_text import Syntax, WantedKey
+from installer.config_text import Syntax, Tree, Value, WantedKey
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_texts import text_of, tree_of
@@ -89,7 +89,11 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
 
 
 RUNC = f'[{CRI}.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
-OURS = f'{THEIRS}[{CRI}.runtimes.nvidia-cdi.options]\nBinaryName = "{RUNTIME}.cdi"\n'
+OURS = "".join(
+    f'[{CRI}.runtimes.{name}]\nruntime_type = "io.containerd.runc.v2"\n'
+    f'[{CRI}.runtimes.{name}.options]\nBinaryName = "{RUNTIME}{end}"\n'
+    for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"))
+)
 
 
 @pytest.mark.parametrize(
@@ -236,3 +240,57 @@ def test_ours_inherit_what_stands_there_when_they_are_written_again() -> None:
 
     (write,) = golden.writes_of(again)
     assert 'monitor_cgroup = "pod"' in text_of(write.after, DROP_IN_OF_CRIO)
+
+
+def _docker_runtimes(**programs: str) -> Tree:
+    runtimes = {
+        name.replace("_", "-"): {"path": f"{RUNTIME}{end}", "args": []} for name, end in programs.items()
+    }
+    return {"runtimes": runtimes}
+
+
+SPECIAL = {"nvidia_cdi": ".cdi", "nvidia_legacy": ".legacy"}
+
+
+@pytest.mark.parametrize(
+    ("plain", "runtime_name", "found"),
+    [
+        (["nvidia"], "nvidia", {"nvidia"}),
+        (["nvidia"], "gpu", {"nvidia"}),
+        (["gpu"], "nvidia", {"gpu"}),
+        (["nvidia", "gpu"], "gpu", {"gpu"}),
+        (["nvidia", "gpu"], "nvidia", set()),
+        (["nvidia", "gpu"], "other", set()),
+    ],
+)
+def test_of_several_plain_runtimes_only_the_one_that_a_flag_names_is_ours(
+    plain: list[str], runtime_name: str, found: set[str]
+) -> None:
+    tree = _docker_runtimes(**dict.fromkeys(plain, ""), **SPECIAL)
+
+    ours = find_our_runtimes(tree, PurePosixPath(TOOLKIT), runtime_name)
+
+    assert {key[-1] for key in ours} == {"nvidia-cdi", "nvidia-legacy", *found}
+
+
+@pytest.mark.parametrize(
+    ("more", "counts"),
+    [
+        pytest.param({"args": []}, True, id="Docker, as an install writes it"),
+        pytest.param({"runtimeArgs": []}, True, id="Docker, a package's with our path"),
+        pytest.param({}, False, id="Docker, the path alone"),
+        pytest.param({"runtimeArgs": ["--x"]}, False, id="Docker, with arguments"),
+        pytest.param({"args": [], "options": {"x": 1}}, False, id="Docker, with options"),
+        pytest.param({"runtime_type": "oci", "monitor_cgroup": "pod"}, True, id="CRI-O, with a copied key"),
+    ],
+)
+def test_runtimes_that_no_install_writes_like_this_are_an_administrators(
+    more: dict[str, Value], *, counts: bool
+) -> None:
+    runtimes: dict[str, Value] = {}
+    for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi")):
+        runtimes[name] = {"path": f"{RUNTIME}{end}", **more}
+
+    ours = find_our_runtimes({"runtimes": runtimes}, PurePosixPath(TOOLKIT), "nvidia")
+
+    assert bool(ours) == counts
