@@ -577,3 +577,19 @@ def test_an_install_after_a_lost_ledger_keeps_the_copies_that_it_saves_itself(si
     assert told.returncode == 0, told.stdout
     site.uninstall()
     assert _files(site) == before
+
+
+def test_an_unreadable_config_that_names_the_lost_toolkit_is_no_clean_node(site: Site) -> None:
+    site.install()
+    good = site.read(DAEMON_JSON)
+    site.write(DAEMON_JSON, good.replace("{", "{,", 1))
+    lose(site, ALL)
+
+    told, refused = site.status(), site.call("uninstall")
+
+    assert told.returncode == 1, told.stdout
+    assert refused.returncode in {1, 4}
+    assert sentence(refused).startswith("cannot read /etc/docker/daemon.json as JSON")
+    site.write(DAEMON_JSON, good)
+    site.uninstall()
+    assert named(site) == []

@@ -395,14 +395,16 @@ def _is_written_by_install(file: File | None, path: PurePosixPath, options: Opti
 
     An administrator may have prepared the plain runtime for a first install, but hardly the others beside it.
     A hook is no preparation, for no container starts while its program is missing.
+    An unreadable config counts, so that the verbs report it: nobody can tell what it holds.
     """
     toolkit = options.layout.toolkit
-    with suppress(InstallerError):  # an undo could not edit an unreadable file
+    try:
         tree = tree_of(file, path)
-        if value_at(tree, ("hook", "path")) == str(toolkit / HOOK):
-            return True
-        return bool(find_our_runtimes(tree, toolkit, options.runtime_name))
-    return False
+    except InstallerError:
+        return True
+    if value_at(tree, ("hook", "path")) == str(toolkit / HOOK):
+        return True
+    return bool(find_our_runtimes(tree, toolkit, options.runtime_name))
 
 
 def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Options:
