@@ -509,6 +509,8 @@ def test_runtimes_that_an_owner_prepared_before_the_first_install_stay(
 
     assert site.tree() == before
     assert "there is no ledger" not in told.stdout
+    for done in (early, undone):
+        assert ("missing toolkit named" in done.stderr) == (done is early)
     assert "ledger lost" not in early.stderr + installed.stderr + undone.stderr
 
 

@@ -17,7 +17,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, hold, read_record
-from installer.change.lost_ledger import find_install_dir, find_leftovers, find_lost, find_packages, recover
+from installer.change.lost_ledger import (
+    find_install_dir,
+    find_leftovers,
+    find_lost,
+    find_packages,
+    find_toolkits,
+    recover,
+)
 from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import Plan, plan_undo
 from installer.change.references import find_last_references
@@ -44,7 +51,7 @@ from installer.lifecycle.node_turns import give_back_after_undo, open_turns
 from installer.lifecycle.verify_leftovers import remove_made
 from installer.metrics import snapshot as metrics
 from installer.model.facts import EngineRow, Facts, PendingUndo, names_of
-from installer.model.files import Layout
+from installer.model.files import Kind, Layout
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
@@ -85,6 +92,8 @@ def uninstall(options: Options) -> Exit:
                 for path in (options.layout.home, *options.layout.home.parents[:-1]):
                     remove_staged(host, path)
                 plugin_state.remove_plugin(host, options.nri)
+                if not options.adopt:
+                    _warn_of_missing_toolkit(host, options)
                 log.info("nothing to undo", install_dir=str(options.install_dir))
             if options.adopt:
                 _undo_adopted(host, options)
@@ -96,6 +105,19 @@ def uninstall(options: Options) -> Exit:
         )
         raise UndoIncompleteError(waits_for, remedy=remedy, code="in-use")
     return Exit.OK
+
+
+def _warn_of_missing_toolkit(host: Host, options: Options) -> None:
+    """Warn of each config that names a toolkit which is not there: no container starts by its runtimes.
+
+    Nobody can tell whether an owner has prepared the config for an install or an install is lost.
+    """
+    layout = options.layout
+    if host.kind(layout.toolkit, last=False) is not Kind.ABSENT:
+        return
+    for path in sorted(find_toolkits(host, options).get(options.install_dir, {})):
+        remedy = "if no install follows, remove what names it, or run uninstall --adopt"
+        log.warning("missing toolkit named", path=str(path), toolkit=str(layout.toolkit), remedy=remedy)
 
 
 def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> str:
