@@ -116,6 +116,22 @@ def test_an_owners_program_that_goes_with_the_toolkit_is_named(clean: Site) -> N
     assert _notes(done) == [f"/{TOOLKIT}/my-wrapper goes with the toolkit: the install did not make it"]
 
 
+def test_an_owners_file_that_an_update_leaves_behind_is_named(clean: Site) -> None:
+    clean.install()
+    clean.write(f"{TOOLKIT}/d/data", "mine\n")
+    old = (clean.root / TOOLKIT).resolve().relative_to(clean.root)
+    for program in clean.source.rglob("nvidia-ctk"):
+        program.write_bytes(program.read_bytes() + b"2")
+
+    done = clean.install()
+
+    left = f"it stays as /{old}/d/data, until the next update or uninstall deletes it"
+    assert f"/{TOOLKIT}/d/data is not part of the new toolkit: {left}" in done.stderr
+    assert clean.read(f"{old}/d/data") == "mine\n"
+    assert "data" not in clean.install().stderr
+    clean.uninstall()
+
+
 def test_an_undo_names_no_file_of_ours_as_an_owners(clean: Site) -> None:
     """A program as large as NVIDIA's is copied with a note of its digest beside it."""
     for program in clean.source.rglob("nvidia-ctk"):

@@ -107,7 +107,10 @@ def install(
     manifest = _find_manifest(facts, files, version)
     displaced: tuple[str, ...] = ()
     if install_reason:
-        displaced = tuple(_explain_displaced(facts, files, named))
+        displaced = (
+            *_explain_displaced(facts, files, named),
+            *_list_left_files(facts, options, version, named),
+        )
         extra = tuple(_find_carried(facts, files, named))
         manifest = make_manifest((*files, *extra))
         step = InstallVersion(version, (*_with_config(files, config), *extra), repairs=current == version)
@@ -178,6 +181,22 @@ def _explain_displaced(
             advice = "that file is copied into it"
         for each in named[path]:
             yield f"{each.how} {each.program}, which the new toolkit does not have: {advice}"
+
+
+def _list_left_files(
+    facts: Facts, options: Options, version: str, named: Mapping[PurePosixPath, Sequence[Reference]]
+) -> Iterator[str]:
+    """Note each file that others have put into the version in place, and that an update leaves there."""
+    row = facts.record.toolkit
+    if row is None or row.version == version:
+        return
+    for path in _list_foreign_files(row, facts):
+        if path not in named:
+            left = options.layout.versions / row.version / path
+            yield (
+                f"{options.layout.toolkit / path} is not part of the new toolkit: it stays as {left}, "
+                "until the next update or uninstall deletes it"
+            )
 
 
 def _render(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
@@ -332,17 +351,19 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
         remedy = f"move it away, then {TRY_AGAIN}"
         obstacles = (InstallerError(problem, remedy=remedy, code="name-taken"),)
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
-    notes = tuple(_list_foreign_files(row, facts, options))
+    notes: list[str] = []
+    for path in _list_foreign_files(row, facts):
+        notes.append(f"{options.layout.toolkit / path} goes with the toolkit: the install did not make it")
     planned = for_reason("nothing refers to it", steps)
     hooked = next((each.engine for each in facts.record.configs if is_hook(each)), "")
     if steps:
         reason = "containers and files may have changed since the plan was made"
         planned = ((ProveUnused(hooked), reason), *planned)
-    return Part(PartId.TOOLKIT, planned, notes=notes, obstacles=obstacles)
+    return Part(PartId.TOOLKIT, planned, notes=tuple(notes), obstacles=obstacles)
 
 
-def _list_foreign_files(row: ToolkitRow | None, facts: Facts, options: Options) -> Iterator[str]:
-    """Note each file that others have put into the version in place, and that goes with the version."""
+def _list_foreign_files(row: ToolkitRow | None, facts: Facts) -> Iterator[PurePosixPath]:
+    """Yield each file that others have put into the version in place, by its path below the toolkit."""
     if row is None or not row.files:  # the files of an adopted toolkit are not known
         return
     ours = {*row.files, str(CONFIG), str(NOTES)}
@@ -350,7 +371,7 @@ def _list_foreign_files(row: ToolkitRow | None, facts: Facts, options: Options) 
         ours -= set(list_carried(row.files))
     for path, entry in sorted(facts.toolkit.versions.get(row.version, {}).items()):
         if not entry.directory and str(path) not in ours:
-            yield f"{options.layout.toolkit / path} goes with the toolkit: the install did not make it"
+            yield path
 
 
 def _restore_name(facts: Facts) -> Iterator[Step]:
