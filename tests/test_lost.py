@@ -561,6 +561,24 @@ def test_a_plan_after_the_loss_is_that_of_the_install(site: Site) -> None:
     assert problem in refused.stderr, refused.stderr
 
 
+@pytest.mark.parametrize("gone", [LEDGER, HOME, ALL])
+def test_verify_without_the_ledger_names_the_loss_where_status_does(installed: Site, gone: str) -> None:
+    lose(installed, gone)
+
+    told, verified = installed.status(), _call(installed, "verify")
+
+    assert told.returncode == 1, told.stdout
+    assert verified.returncode == 3
+    assert verified.stderr == (
+        f"the ledger /{LEDGER} is lost, so our runtimes are not known: run toolkit-installer install, "
+        "which finds our edits again, or toolkit-installer uninstall\n"
+    )
+    installed.uninstall()
+    verified = _call(installed, "verify")
+    assert (installed.status().returncode, verified.returncode) == (3, 3)
+    assert verified.stderr == "nothing is installed here: run toolkit-installer install first\n"
+
+
 def test_an_install_after_a_lost_ledger_keeps_the_copies_that_it_saves_itself(site: Site) -> None:
     before = _files(site)
     owners = {path: site.read(path) for path in (DAEMON_JSON, CONTAINERD)}

@@ -170,6 +170,11 @@ def list_files(
             yield Line("mounts", str(other_mounts))
         yield from _list_recorded(host, options.layout, record, deep=deep, ignores=ignores)
         return
+    yield from list_leftovers(host, options)
+
+
+def list_leftovers(host: Host, options: Options) -> Iterator[Line]:
+    """Yield the leftovers of an install whose ledger is lost, on a node without a ledger."""
     if is_ledger_lost(host, options.layout):
         state = "it was removed: install and uninstall go on by what the configs show to be ours"
         yield Line(str(options.layout.ledger), state)

@@ -27,6 +27,7 @@ from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
+from installer.lifecycle.installation_report import list_leftovers
 from installer.lifecycle.verify_leftovers import Made, record_made, remove_made
 from installer.model.facts import EngineRow, Record, count
 from installer.model.files import dumps
@@ -118,6 +119,11 @@ def verify(options: Options, *, as_json: bool) -> Exit:
         lacks = "nothing is installed here: run toolkit-installer install first"
         if record and record.cdi:
             lacks = "no runtime of ours is installed, because engines give GPUs by CDI: nothing to verify"
+        elif record is None and any(list_leftovers(host, options)):
+            lacks = (
+                f"the ledger {options.layout.ledger} is lost, so our runtimes are not known: "
+                "run toolkit-installer install, which finds our edits again, or toolkit-installer uninstall"
+            )
         click.echo(lacks, err=True)
         return Exit.NOTHING_INSTALLED
 
