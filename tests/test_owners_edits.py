@@ -132,6 +132,20 @@ def test_an_owners_file_that_an_update_leaves_behind_is_named(clean: Site) -> No
     clean.uninstall()
 
 
+def test_an_owners_file_that_a_repair_removes_is_named(clean: Site) -> None:
+    clean.install()
+    clean.write(f"{TOOLKIT}/d/data", "mine\n")
+    (clean.root / TOOLKIT / "nvidia-ctk").unlink()
+
+    planned, done = clean.call("plan"), clean.install()
+
+    removed = f"/{TOOLKIT}/d/data goes with the damaged toolkit: the install did not make it"
+    assert removed in planned.stdout
+    assert removed in done.stderr
+    assert not (clean.root / TOOLKIT / "d").exists()
+    clean.uninstall()
+
+
 def test_an_undo_names_no_file_of_ours_as_an_owners(clean: Site) -> None:
     """A program as large as NVIDIA's is copied with a note of its digest beside it."""
     for program in clean.source.rglob("nvidia-ctk"):

@@ -186,15 +186,23 @@ def _explain_displaced(
 def _list_left_files(
     facts: Facts, options: Options, version: str, named: Mapping[PurePosixPath, Sequence[Reference]]
 ) -> Iterator[str]:
-    """Note each file that others have put into the version in place, and that an update leaves there."""
+    """Note each file that others have put into the version in place, and that the new version does not have.
+
+    An update leaves such a file in the directory of the old version; a repair replaces that directory.
+    """
     row = facts.record.toolkit
-    if row is None or row.version == version:
+    if row is None:
         return
     for path in _list_foreign_files(row, facts):
-        if path not in named:
+        if path in named:
+            continue
+        file = options.layout.toolkit / path
+        if row.version == version:
+            yield f"{file} goes with the damaged toolkit: the install did not make it"
+        else:
             left = options.layout.versions / row.version / path
             yield (
-                f"{options.layout.toolkit / path} is not part of the new toolkit: it stays as {left}, "
+                f"{file} is not part of the new toolkit: it stays as {left}, "
                 "until the next update or uninstall deletes it"
             )
 
