@@ -15,7 +15,7 @@ from installer.engines.reload_notes import FRESH_S
 from installer.engines.startup import WILDCARDS, path_of, value_of
 from installer.errors import InstallerError, NotBegunError, Option, Remedy
 from installer.host.files import READ_ONLY, Host, is_immutable, is_read_only
-from installer.host.inodes import REMEDIES, is_mount_point
+from installer.host.inodes import REMEDIES, is_mount_point, is_same
 from installer.host.programs import can_be_started
 from installer.host.systemd import UnitStart
 from installer.model.engine import Engine, EngineState, Started
@@ -385,9 +385,7 @@ def _is_same_file(host: Host, path: PurePosixPath, other: PurePosixPath) -> bool
     if first is None and second is None and path.name == other.name:
         first = host.status(path.parent)
         second = host.status(other.parent)
-    if first is None or second is None:
-        return False
-    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+    return is_same(first, second)
 
 
 def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:

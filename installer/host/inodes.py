@@ -257,6 +257,11 @@ def staged_name(local: Path) -> Path:
     return local.with_name(f".{local.name}{STAGED}")
 
 
+def is_same(first: os.stat_result | None, second: os.stat_result | None) -> bool:
+    """Tell whether two results of stat(2) are of one file; None is the result for a missing file."""
+    return first is not None and second is not None and os.path.samestat(first, second)
+
+
 def is_mount_point(local: Path) -> bool:
     """Tell whether ``local`` itself is a mount point; the kernel lists mount points without links."""
     kernel_name = str(local.parent.resolve() / local.name)

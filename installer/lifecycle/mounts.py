@@ -14,6 +14,7 @@ from installer.engines.config_edits import names_program, relocate_edits
 from installer.engines.config_texts import text_of
 from installer.errors import InstallerError
 from installer.host.files import Host
+from installer.host.inodes import is_same
 from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, MountRow, Record
 from installer.model.options import Options
@@ -93,8 +94,7 @@ def _is_another_with_edits(host: Host, other: Host, row: ConfigRow) -> bool:
     there = other.status(directory)
     if there is None:
         return False
-    is_same = here is not None and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-    return not is_same and _holds_our_edits(other, row)
+    return not is_same(here, there) and _holds_our_edits(other, row)
 
 
 def _find_missing_edits(
@@ -154,7 +154,7 @@ def _sees_another(pid: int, directory: PurePosixPath, host: Host) -> bool:
         there = Host.under(PurePosixPath(f"/proc/{pid}/root")).status(directory)
     if here is None or there is None:
         return False
-    return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino)
+    return not is_same(here, there)
 
 
 def _list_given(host: Host, options: Options) -> list[MountRow]:
