@@ -388,3 +388,14 @@ def test_an_install_dir_below_a_mount_makes_no_second_ledger_on_the_root(site: S
     site.uninstall("--mount", f"/usr/local={local}")
     assert site.tree() == before
     assert [*local.iterdir()] == []
+
+
+def test_a_mount_may_be_a_link_to_the_hosts_directory(site: Site) -> None:
+    before = site.tree()
+    link = site.root.parent / "link"
+    link.symlink_to(site.root / DOCKER)
+
+    site.install(*mount(link))
+    site.uninstall(*mount(link))
+
+    assert site.tree() == before

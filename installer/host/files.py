@@ -149,8 +149,15 @@ class Host:
 
     def _status(self, path: PurePosixPath) -> os.stat_result | None:
         with suppress(OSError):
-            return os.lstat(self._local_name(str(path)))
+            return self._look_up(path)
         return None
+
+    def _look_up(self, path: PurePosixPath) -> os.stat_result:
+        """Return the status of the host's ``path``, which has no links; the name of a mount may be a link."""
+        local, rest = self._find_mount(str(path))
+        if rest:
+            return os.lstat(f"{local}{rest}")
+        return Path(local or "/").stat()
 
     def _link_target(self, path: str) -> str | None:
         """Return the target of a link; None if ``path`` is no link."""
@@ -179,7 +186,7 @@ class Host:
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
         """Return the kind of the file at ``path``."""
         with translated("look at", path), if_there:
-            mode = os.lstat(self._local_name(str(self.resolve(path, last=last)))).st_mode
+            mode = self._look_up(self.resolve(path, last=last)).st_mode
             return KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
         return Kind.ABSENT
 
