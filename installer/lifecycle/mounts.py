@@ -17,6 +17,7 @@ from installer.host.files import Host
 from installer.host.inodes import is_same
 from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, MountRow, Record
+from installer.model.files import ROOT
 from installer.model.options import Options
 
 
@@ -48,7 +49,8 @@ def find_other_mounts(
         undoes: whether the verb is an undo. An install may write its edits anew where they are gone, as for
             any drift; an undo would take them for removed.
     """
-    if not options.mounts and not record.mounts:  # each check asks: nearly all nodes end here
+    init = _find_init_root(host, options)
+    if not options.mounts and not record.mounts and init is None:  # each check asks: most nodes end here
         return None
     given = _list_given(host, options)
     for row in record.configs:
@@ -59,6 +61,8 @@ def find_other_mounts(
         mount = _nearest(given, path)
         former = _nearest(record.mounts, path)
         error = _find_better_directory(host, options, row, mount, former)
+        if error is None and init is not None:
+            error = _find_hidden_directory(host, options, row, init)
         if error is None and not _holds_our_edits(host, row):
             error = _find_missing_edits(row, mount, former, undoes=undoes)
         if error is not None:
@@ -85,6 +89,29 @@ def _find_better_directory(
         problem = f"find our edits of {row.path} ({reason})"
         return InstallerError(problem, remedy="leave it out", code="path-unusable")
     return None
+
+
+def _find_init_root(host: Host, options: Options) -> Host | None:
+    """Return the host as its first process sees it; None unless that has the same root.
+
+    The root of a pod's first process is the pod's, unless the pod shares the host's processes.
+    """
+    if options.host_root == ROOT:
+        return None
+    with suppress(InstallerError):  # without CAP_SYS_PTRACE another process's root cannot be read
+        init = Host.under(PurePosixPath("/proc/1/root"))
+        if is_same(host.status(ROOT), init.status(ROOT)):
+            return init
+    return None
+
+
+def _find_hidden_directory(host: Host, options: Options, row: ConfigRow, init: Host) -> InstallerError | None:
+    """Return the error for a config of ours on a mount of the host that is missing below the host's root."""
+    if not _is_another_with_edits(host, init, row):
+        return None
+    seen = f"pid 1 sees another {row.path.parent} than {host.local_path(row.path.parent)}"
+    remedy = f"mount the host's root at {options.host_root} with all mounts below it"
+    return InstallerError(f"find our edits of {row.path} ({seen})", remedy=remedy, code="path-unusable")
 
 
 def _is_another_with_edits(host: Host, other: Host, row: ConfigRow) -> bool:

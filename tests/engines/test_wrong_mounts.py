@@ -53,3 +53,32 @@ def test_an_undo_of_a_copy_is_refused_and_the_engine_goes_on(node: Node) -> None
     node.installer("uninstall", check=True)
     assert served(node) == before
     assert snapshot(node) == files
+
+
+@pytest.mark.parametrize("engine", ["running", "stopped"])
+@pytest.mark.any_version
+def test_an_undo_below_a_root_without_the_hosts_mounts_does_not_lose_the_edits(
+    node: Node, engine: str
+) -> None:
+    """The host has its configs on a mount of their own, and somebody binds its root without that mount."""
+    directory = str(PurePosixPath(node.config).parent)
+    node.run(["cp", "-a", directory, OTHER])
+    node.run(["mount", "-t", "tmpfs", "configs", directory])
+    node.run(["cp", "-a", f"{OTHER}/.", directory])
+    before = node.run(["cat", node.config]).stdout
+    node.installer("install", *SOURCE, check=True)
+    installed = node.run(["cat", node.config]).stdout
+    node.run(["mkdir", "/srv/host"])
+    node.run(["mount", "--bind", "/", "/srv/host"])
+    if engine == "stopped":
+        units = ["docker.socket", "docker.service"] if node.engine == "docker" else ["containerd.service"]
+        node.run(["systemctl", "stop", *units])
+
+    refused = node.installer("uninstall", "--host-root", "/srv/host")
+
+    assert refused.returncode == 4
+    seen = f"(pid 1 sees another {directory} than /srv/host{directory})"
+    assert f"cannot find our edits of {node.config} {seen}" in sentence(refused.stderr)
+    assert node.run(["cat", node.config]).stdout == installed
+    node.installer("uninstall", check=True)
+    assert node.run(["cat", node.config]).stdout == before
