@@ -37,6 +37,7 @@ from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import Owner, Record, Reference
 from installer.model.files import PATH, Carried, File, Kind, Layout, host_path
 from installer.model.options import Places
+from installer.payload.access import find_portable
 from installer.payload.files import EXECUTABLES, LINKS
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
@@ -63,7 +64,6 @@ SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
 # The keys by which configs of Docker, containerd and CRI-O name more places; their case does not count.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
 RUNTIME: Final = "nvidia-container-runtime"
-MOST_CARRIED_BYTES: Final = 1 << 28  # an owner's file in the toolkit; runtimes have less than 100 MiB
 MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # The engines by process. Of several with one process the first counts: the others derive from it.
@@ -156,7 +156,7 @@ class ReferenceSearch(Struct, frozen=True):
                 continue
             in_toolkit[program] = below
             with suppress(InstallerError):
-                carried = self._find_portable(below)
+                carried = find_portable(self.host, layout, below)
                 # A config that names the directory of a version loses the path with that version.
                 if carried is not None and not paths[0].is_relative_to(layout.versions):
                     portable[below] = carried
@@ -185,22 +185,6 @@ class ReferenceSearch(Struct, frozen=True):
                 if below is not None and self.host.kind(path) is not Kind.ABSENT:
                     return below
         return None
-
-    def _find_portable(self, below: PurePosixPath) -> Carried | None:
-        """Return the file at a path of the toolkit's directory, if another version can have a copy."""
-        host = self.host
-        path = self.layout.toolkit / below
-        if host.kind(path) is not Kind.FILE:
-            return None
-        source = PurePosixPath(host.local_path(path))
-        real = host.resolve(path)
-        directories = (host.resolve(self.layout.toolkit), host.resolve(self.layout.home))
-        if not any(map(real.is_relative_to, directories)):
-            return Carried(below, source, 0, target=str(real))
-        size_bytes = host.size(path)
-        if size_bytes > MOST_CARRIED_BYTES:
-            return None
-        return Carried(below, source, size_bytes)
 
     def _find_below_toolkit(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return a path below the toolkit's directory or below a version; None for another path."""

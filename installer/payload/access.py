@@ -19,7 +19,7 @@ from installer.host.supervision import raise_if_stopped
 from installer.host.trees import digest_of, digests_below
 from installer.model.effective import OUR_BINARIES
 from installer.model.facts import Owner, Record, SpecialVersion, ToolkitRow
-from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, File, Kind, Layout
+from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, Carried, File, Kind, Layout
 from installer.model.options import Options
 from installer.payload.files import LIBRARIES, NOT_OWNED, REQUIRED, WRITABLE, list_damage, search_paths
 
@@ -28,6 +28,7 @@ FOR_ROOT: Final = 0o700
 PRIVATE: Final = 0o600
 FOR_READING: Final = 0o644
 STICKY: Final = 0o1000
+MOST_CARRIED_BYTES: Final = 1 << 28  # of an owner's file; runtimes have less than 100 MiB
 EVERYBODY: Final = 0o002
 OTHERS: Final = 0o077
 # A restart of the node empties these directories (file-hierarchy(7)), and the configs that name them stay.
@@ -285,3 +286,23 @@ def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:
 
 def _find(root: PurePosixPath, name: str) -> PurePosixPath | None:
     return find_file(root, search_paths(name), executable=name not in LIBRARIES)
+
+
+def find_portable(host: Host, layout: Layout, below: PurePosixPath) -> Carried | None:
+    """Return the file at a path below the toolkit's directory, if another version can have a copy.
+
+    Raises:
+        InstallerError: the path cannot be looked at.
+    """
+    path = layout.toolkit / below
+    if host.kind(path) is not Kind.FILE:
+        return None
+    source = PurePosixPath(host.local_path(path))
+    real = host.resolve(path)
+    directories = (host.resolve(layout.toolkit), host.resolve(layout.home))
+    if not any(map(real.is_relative_to, directories)):
+        return Carried(below, source, 0, target=str(real))
+    size_bytes = host.size(path)
+    if size_bytes > MOST_CARRIED_BYTES:
+        return None
+    return Carried(below, source, size_bytes)

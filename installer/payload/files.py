@@ -356,13 +356,6 @@ def list_carried(wanted: Manifest) -> list[str]:
     return [name for name, identity in wanted.items() if identity == CARRIED]
 
 
-def _list_shipped(wanted: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield the paths and identities of a version without the owner's files, which the owner may change."""
-    for name, identity in wanted.items():
-        if identity != CARRIED:
-            yield name, identity
-
-
 def list_programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
     """Return the host's programs behind the links of a version; empty for a version with copies."""
     absolute_link = f"{LINK}/"
@@ -377,18 +370,12 @@ def list_damage(
     wanted: Manifest, found: Mapping[PurePosixPath, Entry], digests: Mapping[PurePosixPath, str] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield each damaged path of a version with the flaw; content is compared only with ``digests``."""
-    for name, identity in _list_shipped(wanted):
-        path = PurePosixPath(name)
-        there = found.get(path)
-        if there is None:
-            yield name, "missing"
-        elif there.link or there.directory or not identity.startswith(FILE):
-            if there.directory or identity != f"{LINK}{there.link}":
-                yield name, "replaced"
-        elif flaw := access_flaw(path, there):
+    for name, identity in wanted.items():
+        if identity == CARRIED:  # the owner may change it
+            continue
+        flaw = _find_flaw(PurePosixPath(name), identity, found, digests)
+        if flaw:
             yield name, flaw
-        elif digests is not None and identity != f"{FILE}{digests.get(path)}":
-            yield name, "changed"
     for path, entry in sorted(found.items()):
         if str(path) in wanted:
             continue
@@ -400,6 +387,27 @@ def list_damage(
             flaw = "not ours"
         if flaw:
             yield str(path), flaw
+
+
+def _find_flaw(
+    path: PurePosixPath,
+    identity: str,
+    found: Mapping[PurePosixPath, Entry],
+    digests: Mapping[PurePosixPath, str] | None,
+) -> str:
+    """Return why a path of a version is not as its ``identity`` in the manifest says; "" if it is."""
+    entry = found.get(path)
+    if entry is None:
+        return "missing"
+    if entry.directory or entry.link or not identity.startswith(FILE):
+        is_right_link = not entry.directory and identity == f"{LINK}{entry.link}"
+        return "" if is_right_link else "replaced"
+    flaw = access_flaw(path, entry)
+    if flaw:
+        return flaw
+    if digests is not None and identity != f"{FILE}{digests.get(path)}":
+        return "changed"
+    return ""
 
 
 def access_flaw(path: PurePosixPath, entry: Entry) -> str:

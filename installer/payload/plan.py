@@ -1,6 +1,6 @@
 """The payload: its wanted version, and the steps that install or remove it."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -13,7 +13,6 @@ from installer.model.facts import (
     DriverFacts,
     Facts,
     Record,
-    Reference,
     SpecialVersion,
     ToolkitRow,
     names_of,
@@ -33,6 +32,7 @@ from installer.model.steps import (
     SwitchToolkit,
     for_reason,
 )
+from installer.payload.carried import Named, choose_carried, explain_displaced, find_displaced
 from installer.payload.config_toml import (
     ENVVAR_WHEN_UNPRIVILEGED,
     HOST_CONFIG,
@@ -62,12 +62,7 @@ ROOM_FOR: Final = 2  # payloads: the version in place and its successor
 
 
 def install(
-    facts: Facts,
-    options: Options,
-    low_level: tuple[str, ...],
-    named: Mapping[PurePosixPath, Sequence[Reference]],
-    *,
-    by_cdi: bool = False,
+    facts: Facts, options: Options, low_level: tuple[str, ...], named: Named, *, by_cdi: bool = False
 ) -> Part:
     """Plan the install of the payload; no steps for an installed, undamaged payload.
 
@@ -101,17 +96,18 @@ def install(
     if not by_cdi:
         config, edits = _carry_edits_over(facts, options, rendered, current)
         notes = (*edits, *_explain_host_config(require(facts.driver), options, config))
-    damaged, install_reason = _find_flaws(facts, files, version, current)
+    manifest = _find_manifest(facts, files, version)
+    damaged, install_reason = _find_flaws(facts, files, manifest, version, current)
     planned: list[tuple[Step, str]] = []
     extra: tuple[Carried, ...] = ()
-    manifest = _find_manifest(facts, files, version)
     displaced: tuple[str, ...] = ()
     if install_reason:
+        missing = find_displaced(files, named)
+        extra = choose_carried(missing, files, facts.portable)
         displaced = (
-            *_explain_displaced(facts, files, named),
+            *explain_displaced(missing, extra, named),
             *_list_left_files(facts, options, version, named),
         )
-        extra = tuple(_find_carried(facts, files, named))
         manifest = make_manifest((*files, *extra))
         step = InstallVersion(version, (*_with_config(files, config), *extra), repairs=current == version)
         planned.append((step, install_reason))
@@ -142,50 +138,7 @@ def _find_manifest(facts: Facts, files: tuple[PayloadFile, ...], version: str) -
     return manifest
 
 
-def _find_displaced(
-    files: Iterable[PayloadFile], named: Mapping[PurePosixPath, Sequence[Reference]]
-) -> Iterator[PurePosixPath]:
-    """Yield each named path of the toolkit's directory that a version does not have."""
-    known: set[PurePosixPath] = {NOTES}
-    for file in files:
-        known.update((file.path, *file.path.parents))
-    for path in sorted(named):
-        if path not in known:
-            yield path
-
-
-def _find_carried(
-    facts: Facts, files: tuple[PayloadFile, ...], named: Mapping[PurePosixPath, Sequence[Reference]]
-) -> Iterator[Carried]:
-    """Yield the named files of the owner that a new version gets, each once."""
-    # No directory can have the name of a file.
-    taken = {NOTES, *(file.path for file in files)}
-    for path in _find_displaced(files, named):
-        carried = facts.portable.get(path)
-        if carried is not None and taken.isdisjoint(path.parents):
-            taken.add(path)
-            yield carried
-
-
-def _explain_displaced(
-    facts: Facts, files: tuple[PayloadFile, ...], named: Mapping[PurePosixPath, Sequence[Reference]]
-) -> Iterator[str]:
-    """Note each named path that the new toolkit does not have, and what becomes of the file.
-
-    It is no reason to refuse: a toolkit of NVIDIA's that ended by a kill leaves such configs on a node.
-    """
-    copied = {file.path for file in _find_carried(facts, files, named)}
-    for path in _find_displaced(files, named):
-        advice = "move that program elsewhere and name its new path there, or remove what names it"
-        if path in copied:
-            advice = "that file is copied into it"
-        for each in named[path]:
-            yield f"{each.how} {each.program}, which the new toolkit does not have: {advice}"
-
-
-def _list_left_files(
-    facts: Facts, options: Options, version: str, named: Mapping[PurePosixPath, Sequence[Reference]]
-) -> Iterator[str]:
+def _list_left_files(facts: Facts, options: Options, version: str, named: Named) -> Iterator[str]:
     """Note each file that others have put into the version in place, and that the new version does not have.
 
     An update leaves such a file in the directory of the old version; a repair replaces that directory.
@@ -271,14 +224,13 @@ def _list_used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
 
 
 def _find_flaws(
-    facts: Facts, files: tuple[PayloadFile, ...], version: str, current: str | None
+    facts: Facts, files: tuple[PayloadFile, ...], manifest: Manifest, version: str, current: str | None
 ) -> tuple[tuple[str, ...], str]:
     """Note each damaged file of ``version``; return also the reason to install the version, or ""."""
     if current != version:
         # The files of other versions are not read: installing them again costs less than verifying them.
         return (), "it is not in place"
     entries = facts.toolkit.versions.get(version, {})
-    manifest = _find_manifest(facts, files, version)
     damage = tuple(list_damage(manifest, entries, facts.toolkit.digests))
     if damage:
         notes = [f"changed after the install, and installed again: {name} ({flaw})" for name, flaw in damage]
@@ -424,8 +376,9 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
     links = tuple(Symlink(PurePosixPath(name), target) for name in sorted(names))
     # An owner's runtime in the toolkit goes on, too.
     carried = []
+    owners = list_carried(toolkit.files)
     for path, file in sorted(facts.portable.items()):
-        if str(path) in list_carried(toolkit.files):
+        if str(path) in owners:
             carried.append(file)
     steps: tuple[Step, ...] = (
         InstallVersion(SpecialVersion.STAND_IN, (*links, *carried)),
