@@ -3,7 +3,7 @@
 These are the edits of NVIDIA's own installer (``--adopt``), and our own if the ledger is lost (``recover``).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -239,8 +239,11 @@ class _Leftovers:
             if not isinstance(pattern, str):
                 continue
             place = PurePosixPath(pattern)
-            loads_nvidias = place in self.drop_ins or self.loads_only_drop_ins(place)
-            if place in own if self.ours else loads_nvidias:
+            if self.ours:
+                is_removed = place in own
+            else:
+                is_removed = place in self.drop_ins or self.loads_only_drop_ins(place)
+            if is_removed:
                 yield WantedKey(("imports",), pattern, member=True)
 
     def loads_only_drop_ins(self, pattern: PurePosixPath) -> bool:
@@ -274,14 +277,31 @@ def find_our_runtimes(tree: Tree, toolkit: PurePosixPath, runtime_name: str) -> 
             name for name, program in SPECIAL_PROGRAMS.items() if binaries.get(name) == toolkit / program
         ]
         plain = [name for name, binary in binaries.items() if binary.name == PLAIN_PROGRAM]
-        if runtime_name in plain and (len(plain) == 1 or runtime_name != STANDARD_NAMES[0]):
-            names.append(runtime_name)
-        elif len(plain) == 1 and (plain == [STANDARD_NAMES[0]] or len(names) == len(SPECIAL_PROGRAMS)):
-            names += plain
+        ours = _choose_plain(plain, runtime_name, is_beside_all=len(names) == len(SPECIAL_PROGRAMS))
+        if ours:
+            names.append(ours)
         if len(names) >= TOGETHER:
             for name in names:
                 found[(*above, name)] = binaries[name]
     return found
+
+
+def _choose_plain(plain: Sequence[str], runtime_name: str, *, is_beside_all: bool) -> str:
+    """Choose the plain runtime that is ours; "" for none.
+
+    Args:
+        plain: the names of the runtimes with the plain program.
+        runtime_name: the name of the plain runtime by the options.
+        is_beside_all: whether all runtimes that an install writes beside the plain runtime are there.
+    """
+    usual = STANDARD_NAMES[0]
+    if len(plain) > 1:
+        is_named = runtime_name in plain and runtime_name != usual
+        return runtime_name if is_named else ""
+    for name in plain:
+        if name in {usual, runtime_name} or is_beside_all:
+            return name
+    return ""
 
 
 def _may_be_written_by_install(definition: object) -> bool:
