@@ -314,6 +314,23 @@ def test_the_directory_of_another_installer_comes_back_without_the_ledger(site: 
     assert named(site) == []
 
 
+def test_an_owners_link_comes_back_without_the_ledger(site: Site) -> None:
+    link = site.root / TOOLKIT
+    link.parent.mkdir(parents=True)
+    link.symlink_to("/opt/own")
+    site.install()
+    link.unlink()
+    link.symlink_to("/opt/later")  # somebody else's, which the next install replaces
+    site.install()
+    lose(site, LEDGER)
+
+    site.uninstall()
+
+    assert str(link.readlink()) == "/opt/own"
+    assert named(site) == []
+    assert not (site.root / HOME).exists()
+
+
 def test_a_directory_set_aside_is_nobodys_but_its_owners_where_another_stands_in_its_place(
     site: Site,
 ) -> None:

@@ -492,7 +492,12 @@ def find_lost_record(host: Host, options: Options) -> tuple[Record, list[str]]:
     aside = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
     link = host.link_target(layout.toolkit) or ""
     if link.startswith(VERSIONS) or (aside and not host.exists(layout.toolkit)):
-        toolkit = ToolkitRow(SpecialVersion.ADOPTED, previous=None, rendered="", replaced=aside)
+        former_link = host.link_target(layout.replaced)
+        if former_link is not None and former_link.startswith(VERSIONS):  # left by an interrupted exchange
+            former_link = None
+        toolkit = ToolkitRow(
+            SpecialVersion.ADOPTED, previous=None, rendered="", replaced=aside, linked=former_link
+        )
         record = replace(record, toolkit=toolkit)
         notes.append(str(layout.toolkit))
 

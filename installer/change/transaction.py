@@ -43,7 +43,7 @@ from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import Failure, Owner, Record, names_of
-from installer.model.files import File, Layout, Meta
+from installer.model.files import VERSIONS, File, Layout, Meta
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 
 
@@ -434,6 +434,8 @@ def _switch(host: Host, layout: Layout, after: str | None) -> None:
         host.link(layout.replaced, after)
         host.rename(layout.toolkit, layout.replaced, exchange=True)
     elif after:
+        if link is not None and not link.startswith(VERSIONS) and not host.exists(layout.replaced):
+            host.link(layout.replaced, link)  # an undo finds it there if the ledger is lost
         host.link(layout.toolkit, after)
     elif link is not None:
         host.remove(layout.toolkit)

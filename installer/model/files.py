@@ -62,7 +62,8 @@ class Layout:
         # Configs as before an install with a lost ledger: the ledger has their paths.
         self.unclaimed = self.home / "unclaimed"
         self.check = self.home / "check"  # the copy of CRI-O's drop-ins for a dry run by its own program
-        self.replaced = self.home / "replaced"  # a toolkit directory of another installer, kept for undo
+        # The toolkit's directory of another installer, or the owner's link in its place, kept for an undo.
+        self.replaced = self.home / "replaced"
         self.versions = self.home / "versions"  # a directory for each payload
 
     def version(self, digest: str) -> PurePosixPath:
