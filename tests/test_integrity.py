@@ -61,8 +61,18 @@ def _a_fifo(toolkit: Path) -> None:
     os.mkfifo(toolkit / "nvidia-ctk.real", 0o755)
 
 
-def _planted(toolkit: Path) -> None:
-    (toolkit / "runc").write_text("#!/bin/sh\n")
+def _planted(mode: int, owner: int) -> Harm:
+    def harm(toolkit: Path) -> None:
+        (toolkit / "runc").write_text("#!/bin/sh\n")
+        (toolkit / "runc").chmod(mode)
+        os.chown(toolkit / "runc", owner, -1)
+
+    return harm
+
+
+def _a_planted_link(toolkit: Path) -> None:
+    (toolkit / "runc").symlink_to("/srv/theirs")
+    os.chown(toolkit / "runc", NOBODY, -1, follow_symlinks=False)
 
 
 def _with_capabilities(toolkit: Path) -> None:
@@ -80,11 +90,13 @@ DAMAGES = [
     pytest.param(_all_real_ones_gone, "nvidia-container-cli.real", "missing", id="all real ones gone"),
     pytest.param(_led_elsewhere(SONAME, "/srv/theirs"), SONAME, "replaced", id="a link led elsewhere"),
     pytest.param(_a_fifo, CTK, "changed", id="a FIFO"),
-    pytest.param(_planted, "runc", "not ours", id="a planted program"),
+    pytest.param(_planted(0o777, -1), "runc", "writable by others", id="a planted program"),
     *(
         pytest.param(harm, name, word, id=f"{name} {word} {number}", marks=only_as_root)
         for number, (name, word, harm) in enumerate(
             (
+                ("runc", "owned by another user", _planted(0o755, NOBODY)),
+                ("runc", "owned by another user", _a_planted_link),
                 (CTK, "writable by others", _mode(CTK, 0o777)),
                 (RUNTIME, "not executable", _mode(RUNTIME, 0o644)),
                 (CTK, SETUID, _mode(CTK, 0o4755)),
@@ -153,6 +165,18 @@ def test_a_node_without_its_programs_is_not_ready(installed: Site) -> None:
         installed.publish_ready(child.pid)
         mended = installed.status("--ready").returncode
     assert (while_whole, broken, mended) == (0, 1, 0)
+
+
+def test_a_program_that_root_puts_into_the_toolkit_is_no_damage(installed: Site) -> None:
+    installed.write(f"{TOOLKIT}/my-runc", "#!/bin/sh\n").chmod(0o755)
+    (installed.root / TOOLKIT / "a-link").symlink_to("my-runc")
+
+    told = installed.status("--deep")
+    done = installed.install()
+
+    assert told.returncode == 0, told.stdout
+    assert "nothing changed" in done.stderr
+    assert installed.read(f"{TOOLKIT}/my-runc") == "#!/bin/sh\n"
 
 
 def test_an_administrators_edit_of_config_toml_is_no_damage(installed: Site) -> None:

@@ -382,9 +382,11 @@ def list_damage(
         flaw = ""
         if entry.directory or path == CONFIG:
             flaw = access_flaw(path, entry)
-        elif path.parent == PurePosixPath():
+        elif path.parent == PurePosixPath() and not entry.owned:
             # The version's directory comes first in the PATH of our programs, which root runs.
-            flaw = "not ours"
+            flaw = NOT_OWNED
+        elif path.parent == PurePosixPath() and not entry.link and entry.mode & OTHERS_WRITE:
+            flaw = WRITABLE
         if flaw:
             yield str(path), flaw
 
