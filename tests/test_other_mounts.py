@@ -399,3 +399,21 @@ def test_a_mount_may_be_a_link_to_the_hosts_directory(site: Site) -> None:
     site.uninstall(*mount(link))
 
     assert site.tree() == before
+
+
+def test_a_copy_of_the_directory_to_which_a_config_is_linked_is_not_undone_in_its_place(
+    site: Site, elsewhere: Path
+) -> None:
+    target = site.write("srv/conf/daemon.json", "{}\n")
+    config = site.root / DAEMON_JSON
+    config.unlink()
+    config.symlink_to("/srv/conf/daemon.json")
+    site.install()
+    shutil.copytree(target.parent, elsewhere, dirs_exist_ok=True)
+
+    refused = site.uninstall("--mount", f"/srv/conf={elsewhere}", code=4)
+
+    assert sentence(refused).endswith(f"(install did not use --mount /srv/conf={elsewhere}); leave it out")
+    assert names_ours(target.read_text())
+    site.uninstall()
+    assert target.read_text() == "{}\n"

@@ -35,7 +35,7 @@ from installer.lifecycle import readiness, uninstall
 from installer.lifecycle.check import Work, check_node, conclude_install, take_fingerprint, wait_for_owner
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
-from installer.lifecycle.mounts import list_mounts, refuse_other_mounts, refuse_unread_directories
+from installer.lifecycle.mounts import list_mounts, refuse_other_mounts, refuse_unread_configs
 from installer.lifecycle.node_turns import TurnWaitError, open_turns
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.lifecycle.watched_places import list_awaited
@@ -306,7 +306,7 @@ def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0)
     refuse_other_mounts(host, options, ledger.record)
     with _stale_withdrawn(host, options, ledger):
         facts = observe_install(host, options, ledger.record, patience_s)
-        refuse_unread_directories(host, options, facts.engines)
+        refuse_unread_configs(host, options, facts.engines)
         dry_runs = DryRuns(host, facts.contents)
         plan = plan_install(facts, options, dry_runs)
         validation = Part(PartId.VALIDATION, notes=tuple(dry_runs.explain_unvalidated(plan.steps)))

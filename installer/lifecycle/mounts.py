@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from installer.config_text.change import has_any, list_missing
 from installer.engines import ENGINES
 from installer.engines.config_edits import names_program, relocate_edits
+from installer.engines.config_files import list_targets
 from installer.engines.config_texts import text_of
 from installer.errors import InstallerError
 from installer.host.files import Host
@@ -49,9 +50,7 @@ def find_other_mounts(
         undoes: whether the verb is an undo. An install may write its edits anew where they are gone, as for
             any drift; an undo would take them for removed.
     """
-    init = _find_init_root(host, options)
-    if not options.mounts and not record.mounts and init is None:  # each check asks: most nodes end here
-        return None
+    init = _find_init_root(host)
     given = _list_given(host, options)
     for row in record.configs:
         # A specification that is gone names no device any more: no engine waits for its return.
@@ -62,8 +61,9 @@ def find_other_mounts(
         former = _nearest(record.mounts, path)
         error = _find_better_directory(host, options, row, mount, former)
         if error is None and init is not None:
-            error = _find_hidden_directory(host, options, row, init)
-        if error is None and not _holds_our_edits(host, row):
+            error = _find_hidden_config(host, options, row, init)
+        is_mounted = mount is not None or former is not None
+        if error is None and is_mounted and not _holds_our_edits(host, row):
             error = _find_missing_edits(row, mount, former, undoes=undoes)
         if error is not None:
             return error
@@ -91,13 +91,11 @@ def _find_better_directory(
     return None
 
 
-def _find_init_root(host: Host, options: Options) -> Host | None:
+def _find_init_root(host: Host) -> Host | None:
     """Return the host as its first process sees it; None unless that has the same root.
 
     The root of a pod's first process is the pod's, unless the pod shares the host's processes.
     """
-    if options.host_root == ROOT:
-        return None
     with suppress(InstallerError):  # without CAP_SYS_PTRACE another process's root cannot be read
         init = Host.under(PurePosixPath("/proc/1/root"))
         if is_same(host.status(ROOT), init.status(ROOT)):
@@ -105,23 +103,21 @@ def _find_init_root(host: Host, options: Options) -> Host | None:
     return None
 
 
-def _find_hidden_directory(host: Host, options: Options, row: ConfigRow, init: Host) -> InstallerError | None:
-    """Return the error for a config of ours on a mount of the host that is missing below the host's root."""
+def _find_hidden_config(host: Host, options: Options, row: ConfigRow, init: Host) -> InstallerError | None:
+    """Return the error for a config of ours on a mount of the host that this process does not have."""
     if not _is_another_with_edits(host, init, row):
         return None
-    seen = f"pid 1 sees another {row.path.parent} than {host.local_path(row.path.parent)}"
+    seen = f"pid 1 sees another {row.path} than {host.local_path(row.path)}"
     remedy = f"mount the host's root at {options.host_root} with all mounts below it"
+    if options.host_root == ROOT:
+        remedy = "run this in the host's mount namespace"
     return InstallerError(f"find our edits of {row.path} ({seen})", remedy=remedy, code="path-unusable")
 
 
 def _is_another_with_edits(host: Host, other: Host, row: ConfigRow) -> bool:
-    """Tell whether a config of ours lies in another directory for ``other`` than for ``host``."""
-    directory = row.path.parent
-    here = host.status(directory)
-    there = other.status(directory)
-    if there is None:
-        return False
-    return not is_same(here, there) and _holds_our_edits(other, row)
+    """Tell whether a config with our edits is another file for ``other`` than for ``host``."""
+    is_one_file = is_same(host.status(row.path), other.status(row.path))
+    return not is_one_file and _holds_our_edits(other, row)
 
 
 def _find_missing_edits(
@@ -154,34 +150,39 @@ def refuse_other_mounts(host: Host, options: Options, record: Record, *, undoes:
         raise error
 
 
-def refuse_unread_directories(host: Host, options: Options, engines: Iterable[EngineState]) -> None:
-    """Refuse a mount in the place of a directory from which a running engine reads its config.
+def refuse_unread_configs(host: Host, options: Options, engines: Iterable[EngineState]) -> None:
+    """Refuse another file or directory in the place of a config that a running engine reads.
 
     Raises:
-        InstallerError: the engine sees another directory at the path of its config.
+        InstallerError: the engine sees another one at the path of its config or of our drop-in.
     """
     given = _list_given(host, options)
     for engine in engines:
-        mount = _nearest(given, host.resolve(engine.config))
-        if mount is None or engine.pid is None:
+        if engine.pid is None:
             continue
-        directory = engine.config.parent
-        if _sees_another(engine.pid, directory, host):
-            seen = f"pid {engine.pid} sees another {directory} than {mount.here}"
-            problem = f"edit {engine.config} of {engine.title} ({seen})"
-            remedy = f"mount the host's {mount.path} at {mount.here}, or correct --mount"
+        for path in dict.fromkeys((engine.config, *list_targets(engine))):
+            place = _find_unread(engine.pid, path, host)
+            if place is None:
+                continue
+            mount = _nearest(given, host.resolve(path))
+            remedy = f"mount the one that it sees, and name the place with --mount {path.parent}=HERE"
+            if mount is not None:
+                remedy = f"mount the host's {mount.path} at {mount.here}, or correct --mount"
+            seen = f"pid {engine.pid} sees another {place} than {host.local_path(place)}"
+            problem = f"edit {path} of {engine.title} ({seen})"
             raise InstallerError(problem, remedy=remedy, code="path-unusable")
 
 
-def _sees_another(pid: int, directory: PurePosixPath, host: Host) -> bool:
-    """Tell whether a process sees another directory at a path than this process; False if unknown."""
-    here = host.status(directory)
-    there = None
+def _find_unread(pid: int, path: PurePosixPath, host: Host) -> PurePosixPath | None:
+    """Return a config, or its directory, if a process sees another one at its path; None if unknown."""
     with suppress(InstallerError):  # without CAP_SYS_PTRACE another process's root cannot be read
-        there = Host.under(PurePosixPath(f"/proc/{pid}/root")).status(directory)
-    if here is None or there is None:
-        return False
-    return not is_same(here, there)
+        seen = Host.under(PurePosixPath(f"/proc/{pid}/root"))
+        for each in (path, path.parent):
+            here = host.status(each)
+            there = seen.status(each)
+            if here is not None and there is not None:
+                return None if is_same(here, there) else each
+    return None
 
 
 def _list_given(host: Host, options: Options) -> list[MountRow]:

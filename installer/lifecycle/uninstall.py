@@ -46,7 +46,7 @@ from installer.host.files import Host
 from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
-from installer.lifecycle.mounts import refuse_other_mounts, refuse_unread_directories
+from installer.lifecycle.mounts import refuse_other_mounts, refuse_unread_configs
 from installer.lifecycle.node_turns import give_back_after_undo, open_turns
 from installer.lifecycle.verify_leftovers import remove_made
 from installer.metrics import snapshot as metrics
@@ -172,7 +172,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         metrics.withdraw(host, options, ledger)
         recover(host, options, ledger, undoes=True)
         facts = _observe_for_undo(host, options, ledger, until_s)
-        refuse_unread_directories(host, options, facts.engines)
+        refuse_unread_configs(host, options, facts.engines)
         plan = plan_undo(facts, options, DryRuns(host, facts.contents))
         for note in plan.notes:
             log.warning("note made", note=note)

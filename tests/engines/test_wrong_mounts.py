@@ -26,9 +26,9 @@ def test_an_install_through_a_directory_that_the_engine_does_not_read_is_refused
 
     refused = node.installer("install", *SOURCE, "--mount", mount)
 
-    directory = PurePosixPath(node.config).parent
+    name = PurePosixPath(node.config).name
     assert refused.returncode == 1
-    assert f"(pid {pid} sees another {directory} than {OTHER})" in sentence(refused.stderr)
+    assert f"(pid {pid} sees another {node.config} than {OTHER}/{name})" in sentence(refused.stderr)
     assert snapshot(node) == files
     assert node.pid_of() == pid
 
@@ -77,8 +77,50 @@ def test_an_undo_below_a_root_without_the_hosts_mounts_does_not_lose_the_edits(
     refused = node.installer("uninstall", "--host-root", "/srv/host")
 
     assert refused.returncode == 4
-    seen = f"(pid 1 sees another {directory} than /srv/host{directory})"
+    seen = f"(pid 1 sees another {node.config} than /srv/host{node.config})"
     assert f"cannot find our edits of {node.config} {seen}" in sentence(refused.stderr)
     assert node.run(["cat", node.config]).stdout == installed
     node.installer("uninstall", check=True)
     assert node.run(["cat", node.config]).stdout == before
+
+
+@pytest.mark.any_version
+def test_an_engine_with_a_directory_of_its_own_is_not_restarted_for_the_hosts(node: Node) -> None:
+    directory = str(PurePosixPath(node.config).parent)
+    node.run(["cp", "-a", directory, OTHER])
+    node.write(f"/etc/systemd/system/{node.unit}.d/own.conf", f"[Service]\nBindPaths={OTHER}:{directory}\n")
+    node.run(["systemctl", "daemon-reload"])
+    node.restart(node.engine)
+    files = snapshot(node)
+    pid = node.pid_of()
+
+    refused = node.installer("install", *SOURCE)
+
+    assert refused.returncode == 1
+    assert f"(pid {pid} sees another {node.config} than {node.config})" in sentence(refused.stderr)
+    assert sentence(refused.stderr).endswith(f"name the place with --mount {directory}=HERE")
+    assert snapshot(node) == files
+    assert node.pid_of() == pid
+    node.installer("install", *SOURCE, "--mount", f"{directory}={OTHER}", check=True)
+    node.installer("uninstall", "--mount", f"{directory}={OTHER}", check=True)
+    assert snapshot(node) == files
+
+
+def test_a_file_that_was_mounted_over_the_config_after_our_start_is_not_lost(docker_node: Node) -> None:
+    """A rename in the older mount namespace would take the owner's mount off the config."""
+    node = docker_node
+    node.installer("install", *SOURCE, check=True)
+    older = node.start(["unshare", "--mount", "--propagation", "private", "sleep", "600"])
+    node.run(["cp", "-a", node.config, "/srv/bound"])
+    node.run(["mount", "--bind", "/srv/bound", node.config])
+
+    in_older = ["nsenter", "-t", str(older.pid), "--mount", *node.program]
+    refused = node.run([*in_older, "uninstall"], check=False)
+
+    assert refused.returncode == 4
+    assert f"sees another {node.config} than {node.config})" in sentence(refused.stderr)
+    assert node.run(["findmnt", node.config], check=False).returncode == 0
+    older.kill()
+    older.wait()
+    node.run(["umount", node.config])
+    node.installer("uninstall", check=True)
