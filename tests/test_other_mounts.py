@@ -417,3 +417,17 @@ def test_a_copy_of_the_directory_to_which_a_config_is_linked_is_not_undone_in_it
     assert names_ours(target.read_text())
     site.uninstall()
     assert target.read_text() == "{}\n"
+
+
+def test_a_copy_is_not_undone_in_the_place_of_the_host_after_a_loss(site: Site, elsewhere: Path) -> None:
+    site.install()
+    shutil.copytree(site.root / DOCKER, elsewhere, dirs_exist_ok=True)
+    (site.root / LEDGER).unlink()
+
+    refused = site.uninstall(*mount(elsewhere), code=4)
+
+    assert sentence(refused).endswith("leave it out")
+    assert names_ours(site.read(DAEMON_JSON))
+    assert (site.root / TOOLKIT).exists()
+    site.uninstall()
+    assert not names_ours(site.read(DAEMON_JSON))

@@ -167,10 +167,10 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     hurried = within_s < inf
     was_pending = ledger.record.undo_pending
     with as_incomplete_undo():
+        recover(host, options, ledger, undoes=True)
         refuse_other_mounts(host, options, ledger.record, undoes=True)
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
-        recover(host, options, ledger, undoes=True)
         facts = _observe_for_undo(host, options, ledger, until_s)
         refuse_unread_configs(host, options, facts.engines)
         plan = plan_undo(facts, options, DryRuns(host, facts.contents))
