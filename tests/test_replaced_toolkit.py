@@ -179,6 +179,64 @@ def test_a_program_put_into_our_toolkit_stays_over_installs_and_keeps_the_toolki
     assert not (site.root / HOME).exists()
 
 
+BUNDLES = {
+    "containerd": "run/containerd/io.containerd.runtime.v2.task/k8s.io/" + 64 * "3",
+    "crio": "run/containers/storage/overlay-containers/" + 64 * "5" + "/userdata",
+}
+
+
+def _start_container(site: Site, engine: str, program: str) -> Path:
+    """Write what an engine records of a container that runs on a program."""
+    bundle = BUNDLES[engine]
+    if engine == "crio":
+        annotations = {"io.kubernetes.cri-o.RuntimeHandler": "owner", "io.kubernetes.pod.name": "bert"}
+        site.write(f"{bundle}/config.json", json.dumps({"annotations": annotations}))
+        site.write(f"{bundle}/conmon-pidfile", "186")
+        site.write("proc/186/comm", "conmon\n")
+        site.write("proc/186/cmdline", "\0".join(("conmon", "-c", 64 * "5", "-r", program, "")))
+    else:
+        annotations = {"io.kubernetes.cri.sandbox-name": "bert"}
+        site.write(f"{bundle}/config.json", json.dumps({"annotations": annotations}))
+        site.write(f"{bundle}/options.json", json.dumps({"binary_name": program}))
+    return site.root / bundle
+
+
+@pytest.mark.parametrize("engine", BUNDLES)
+def test_a_container_on_an_owners_program_keeps_that_program_and_the_toolkit(site: Site, engine: str) -> None:
+    site.install()
+    _write_wrapper(site)
+    bundle = _start_container(site, engine, WRAPPER)
+    _change_source(site, "2")
+
+    updated = site.install()
+
+    assert (
+        f"bert ({engine}) runs on {WRAPPER}, which the new toolkit does not have: that file is copied"
+        in updated.stderr
+    )
+    kept = site.uninstall("--in-use", "keep", code=4)
+    assert f"cannot undo everything ({WRAPPER} runs -/bert ({engine}))" in sentence(kept)
+    assert (site.root / WRAPPER[1:]).is_file()
+    site.uninstall("--in-use", "force", code=4)
+    assert (site.root / WRAPPER[1:]).read_text() == "#!/bin/sh\n"
+    shutil.rmtree(bundle)
+    site.uninstall()
+    assert not (site.root / HOME).exists()
+
+
+def test_a_container_on_a_program_that_comes_back_delays_no_undo(site: Site) -> None:
+    (site.root / TOOLKIT).mkdir(parents=True)
+    _write_wrapper(site)
+    _start_container(site, "containerd", WRAPPER)
+    before = site.tree()
+
+    site.install()
+
+    assert (site.root / WRAPPER[1:]).is_file()
+    site.uninstall("--in-use", "keep")
+    assert site.tree() == before
+
+
 @pytest.mark.parametrize("target", ["/usr/sbin/runc", "../../../sbin/runc", "mine-1.2"])
 def test_an_owners_link_in_the_toolkit_goes_on(site: Site, target: str) -> None:
     (site.root / TOOLKIT).mkdir(parents=True)

@@ -19,7 +19,7 @@ from installer.engines.ask import ASK_S
 from installer.engines.config_edits import holds_ours
 from installer.engines.config_texts import text_of
 from installer.engines.container_records import with_live_containers
-from installer.engines.containers import find_in_use, list_hooks
+from installer.engines.containers import find_in_use, find_programs_in_use, list_hooks
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.low_level import find_substitute_runtime
 from installer.engines.observe import RunningEngines, drop_unused, explain_absence, find_engines, observe_row
@@ -90,7 +90,8 @@ class Node(Struct, frozen=True):
         references: tuple[Reference, ...] = ()
         if seeks_references:
             references = tuple(search.search())
-        named = search.follow_links(references)
+        users = tuple(find_programs_in_use(host, layout, self.engines))
+        named = search.follow_links((*references, *users))
         originals = {row.path: read_saved(host, layout, row.original) for row in rows}
         # A link in the place of our file goes with the file, so it counts as readable.
         engines = [replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines]
@@ -112,6 +113,7 @@ class Node(Struct, frozen=True):
             relinked=relinked,
             links=named.links,
             references=references,
+            users=users,
             returning=named.returning,
             in_toolkit=named.in_toolkit,
             portable=named.portable,

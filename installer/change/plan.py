@@ -35,6 +35,7 @@ from installer.model.facts import (
     Owner,
     Record,
     ToolkitRow,
+    explain_running,
     names_of,
     require,
 )
@@ -450,7 +451,7 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
             needed += part.needed
         problem = needed[0].problem if needed else ""
         if running:
-            problem = f"undo everything (our runtime runs {names_of(running)})"
+            problem = f"undo everything ({explain_running(running)})"
         final = replace(
             final_rows,
             pid_file=record.pid_file,

@@ -20,7 +20,7 @@ from installer.config_text import flatten
 from installer.engines import ENGINES, config_files, list_generating
 from installer.engines.config_texts import tree_of
 from installer.engines.startup import flags_of, value_of
-from installer.engines.toolkit_paths import find_paths, leads_to, list_places
+from installer.engines.toolkit_paths import comes_back, find_below_toolkit, find_paths, leads_to, list_places
 from installer.errors import InstallerError
 from installer.host.files import Host, text
 from installer.host.processes import (
@@ -149,7 +149,7 @@ class ReferenceSearch(Struct, frozen=True):
             paths = [host_path(program)]
             if program in links:
                 paths.append(links[program])
-            if any(map(self._returns, paths)):
+            if any(comes_back(self.host, layout, path) for path in paths):
                 returning.add(program)
             below = self._find_in_toolkit(paths)
             if below is None:
@@ -180,29 +180,11 @@ class ReferenceSearch(Struct, frozen=True):
     def _find_in_toolkit(self, paths: Iterable[PurePosixPath]) -> PurePosixPath | None:
         """Return the first of ``paths`` that is in the toolkit, as a path below its directory."""
         for path in paths:
-            below = self._find_below_toolkit(path)
+            below = find_below_toolkit(self.layout, path)
             with suppress(InstallerError):
                 if below is not None and self.host.kind(path) is not Kind.ABSENT:
                     return below
         return None
-
-    def _find_below_toolkit(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Return a path below the toolkit's directory or below a version; None for another path."""
-        # Below the versions the name of the version is skipped.
-        skipped_parts = {self.layout.versions: 1, self.layout.toolkit: 0}
-        for above, skipped in skipped_parts.items():
-            if path.is_relative_to(above):
-                below = path.parts[len(above.parts) + skipped :]
-                return PurePosixPath(*below) if below else None
-        return None
-
-    def _returns(self, program: PurePosixPath) -> bool:
-        """Tell whether the replaced directory of another installer has a program at the same path."""
-        below = self._find_below_toolkit(program)
-        if below is not None:
-            with suppress(InstallerError):
-                return self.host.kind(self.layout.replaced / below) is Kind.FILE
-        return False
 
     def _list_texts(self) -> Iterator[PurePosixPath]:
         """Yield the files to search, each once; of an edited config the text after the undo is judged."""

@@ -79,8 +79,8 @@ def find_named_in_toolkit(facts: Facts, parts: Sequence[Part]) -> dict[PurePosix
         below = facts.in_toolkit.get(reference.program)
         if below is not None:
             named.setdefault(below, []).append(reference)
-    # An engine goes on with what it serves, though its config may have changed since.
-    for reference in _find_served(facts, ()):
+    # An engine goes on with what it serves, though its config may have changed since. So do containers.
+    for reference in (*_find_served(facts, ()), *facts.users):
         below = facts.in_toolkit.get(reference.program)
         if below is not None and below not in named:
             named[below] = [reference]

@@ -42,7 +42,7 @@ from installer.host.trees import install_tree, remove_tree
 from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
 from installer.model.effective import EffectiveConfig
-from installer.model.facts import Failure, Owner, Record, names_of
+from installer.model.facts import Failure, Owner, Record, explain_running
 from installer.model.files import VERSIONS, File, Layout, Meta
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 
@@ -305,7 +305,7 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
             carry_out(replace(context, rolls_back=True), back, never_stop)
         if not back.in_use:
             return
-        problem = f"undo everything (our runtime runs {names_of(back.in_use)})"
+        problem = f"undo everything ({explain_running(back.in_use)})"
         remedy = "run install or uninstall again when that has ended"
     except InstallerError as error:
         with suppress(Exception):  # the error below counts more
@@ -404,7 +404,7 @@ def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[],
         context.host, context.layout, context.ledger.record, plan.engines.values()
     )
     if running:
-        problem = f"remove the toolkit (its runtime has just started {names_of(running)})"
+        problem = f"remove the toolkit (a container was just started: {explain_running(running)})"
         raise InstallerError(problem, remedy="run uninstall again", code="in-use")
     references = tuple(context.find_references())
     if references:

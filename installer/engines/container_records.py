@@ -79,6 +79,7 @@ def list_shim_containers(
     binaries: frozenset[PurePosixPath],
     *,
     leads: Leads = _lead_nowhere,
+    owners: Leads = _lead_nowhere,
 ) -> Iterator[Container]:
     """Yield the containers with a shim that starts a program of ``binaries``, or with a hook of the toolkit.
 
@@ -87,6 +88,7 @@ def list_shim_containers(
         states: The directories of shims' records, each with its engine; some namespaces belong to another.
         binaries: Our runtimes.
         leads: Returns the file of the toolkit behind the path of a hook.
+        owners: Returns an owner's program in the toolkit's directory by its path.
     """
     find_binary = _binary_finder(host, binaries)
     directories = {host.resolve(state / TASKS): engine for state, engine in states.items()}
@@ -96,7 +98,8 @@ def list_shim_containers(
             directory = host.local_path(tasks / namespace)
             for name in host.names(tasks / namespace):
                 bundle = directory / name
-                binary = find_binary(_read_program(bundle))
+                program = _read_program(bundle)
+                binary = find_binary(program) or owners(program)
                 content = _read(bundle / "config.json")
                 if binary is None and b'"hooks"' in content:
                     binary = _decode(content, _Spec).find_hook(leads, STAGES_OF_SHIMS)
@@ -130,6 +133,7 @@ def list_crio_containers(  # noqa: PLR0913 - the records of CRI-O, and our part 
     binaries: frozenset[PurePosixPath],
     *,
     leads: Leads = _lead_nowhere,
+    owners: Leads = _lead_nowhere,
 ) -> Iterator[Container]:
     """Yield the containers that CRI-O could not stop or remove without our runtimes.
 
@@ -140,6 +144,7 @@ def list_crio_containers(  # noqa: PLR0913 - the records of CRI-O, and our part 
         handlers: Our runtimes by the names of their handlers.
         binaries: Our runtimes.
         leads: Returns the file of the toolkit behind the path of a hook.
+        owners: Returns an owner's program in the toolkit's directory by its path.
     """
     find_binary = _binary_finder(host, binaries)
     bundles = {name: host.local_path(state) / name / "userdata" for name in host.names(state)}
@@ -153,7 +158,8 @@ def list_crio_containers(  # noqa: PLR0913 - the records of CRI-O, and our part 
         # or takes the default of the moment. A pod can overwrite the annotation: conmon's words count, too.
         handler = (sandbox.annotations or annotations).handler
         monitor = _read_monitor(host, bundles[name], name, annotations.sandbox)
-        started_by = find_binary(_find_program(monitor))
+        program = _find_program(monitor)
+        started_by = find_binary(program) or owners(program)
         binary = handlers.get(handler)
         if binary is None and handler:
             binary = started_by

@@ -7,6 +7,7 @@ name of a handler does not tell: the default handler has none, and a config may 
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -25,14 +26,14 @@ from installer.engines.container_records import (
 from installer.engines.engine_api import KeptContainer
 from installer.engines.observe import engine_of_row
 from installer.engines.stopped_units import TASKS
-from installer.engines.toolkit_paths import leads_to
+from installer.engines.toolkit_paths import comes_back, find_below_toolkit, leads_to
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host
 from installer.model.effective import OUR_BINARIES
 from installer.model.engine import EngineState
-from installer.model.facts import Container, EngineRow, Record
-from installer.model.files import Kind, Layout
+from installer.model.facts import Container, EngineRow, Record, Reference, names_of
+from installer.model.files import Kind, Layout, host_path
 
 ASK_S: Final = 3.0
 NOTICED_S: Final = 0.5  # until CRI-O has noticed a removed hook; it may still write a bundle with the hook
@@ -58,6 +59,13 @@ def find_running_containers(
     if record.toolkit is None:
         return ()
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
+    find_owners = partial(_find_program, host, layout)
+
+    @cache
+    def owners(path: str) -> PurePosixPath | None:
+        program = find_owners(path)
+        # A program that comes back with the owner's own directory needs no toolkit.
+        return None if program is None or comes_back(host, layout, program) else program
 
     def leads(path: str) -> PurePosixPath | None:
         if not path.startswith("/"):
@@ -66,7 +74,8 @@ def find_running_containers(
             return leads_to(host, PurePosixPath(path), layout)
         return None
 
-    containers = list(list_shim_containers(host, _list_states(engines), binaries, leads=leads))
+    states = _list_states(engines)
+    containers = list(list_shim_containers(host, states, binaries, leads=leads, owners=owners))
     for row in record.engines:
         kind = ENGINES[row.name]
         if kind.has_shims:
@@ -74,8 +83,37 @@ def find_running_containers(
         engine = _find_engine(engines, row.name) or engine_of_row(row)
         handlers = _list_handlers(engine, row, binaries, restarts=restarts)
         state = engine.state or row.state or kind.state.usual
-        containers += list_crio_containers(host, row.name, state, handlers, binaries, leads=leads)
+        containers += list_crio_containers(
+            host, row.name, state, handlers, binaries, leads=leads, owners=owners
+        )
     return tuple(containers)
+
+
+def find_programs_in_use(host: Host, layout: Layout, engines: Collection[EngineState]) -> Iterator[Reference]:
+    """Yield each program in the toolkit's directory that runs containers; an owner may have put it there."""
+    owners = cache(partial(_find_program, host, layout))
+    containers = [*list_shim_containers(host, _list_states(engines), frozenset(), owners=owners)]
+    for engine in engines:
+        if not engine.kind.has_shims:
+            state = engine.state or engine.kind.state.usual
+            containers += list_crio_containers(host, engine.name, state, {}, frozenset(), owners=owners)
+    by_program: dict[PurePosixPath, list[Container]] = {}
+    for container in containers:
+        by_program.setdefault(container.binary, []).append(container)
+    for program, its_containers in by_program.items():
+        yield Reference(f"{names_of(its_containers)} runs on", str(program))
+
+
+def _find_program(host: Host, layout: Layout, path: str) -> PurePosixPath | None:
+    """Return the program at a path in the toolkit's directory, or behind a link to there."""
+    if not path.startswith("/"):
+        return None
+    with suppress(InstallerError):
+        for program in (host_path(path), host.resolve(PurePosixPath(path))):
+            below = find_below_toolkit(layout, program)
+            if below is not None and host.kind(program) is Kind.FILE:
+                return program
+    return None
 
 
 def _list_handlers(

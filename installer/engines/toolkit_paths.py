@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.errors import InstallerError
 from installer.host.files import Host, text
 from installer.model.files import Kind, Layout
 
@@ -25,6 +27,26 @@ def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath |
 
     files = (file, *map(host.resolve, named))
     return next((each for each in files if each.is_relative_to(home)), None)
+
+
+def find_below_toolkit(layout: Layout, path: PurePosixPath) -> PurePosixPath | None:
+    """Return a path below the toolkit's directory or below a version; None for another path."""
+    # Below the versions the name of the version is skipped.
+    skipped_parts = {layout.versions: 1, layout.toolkit: 0}
+    for above, skipped in skipped_parts.items():
+        if path.is_relative_to(above):
+            below = path.parts[len(above.parts) + skipped :]
+            return PurePosixPath(*below) if below else None
+    return None
+
+
+def comes_back(host: Host, layout: Layout, program: PurePosixPath) -> bool:
+    """Tell whether an undo restores a program: the replaced directory has one at the same path."""
+    below = find_below_toolkit(layout, program)
+    if below is not None:
+        with suppress(InstallerError):
+            return host.kind(layout.replaced / below) is Kind.FILE
+    return False
 
 
 def list_places(host: Host, layout: Layout) -> tuple[str, ...]:

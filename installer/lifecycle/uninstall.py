@@ -50,7 +50,7 @@ from installer.lifecycle.mounts import refuse_other_mounts, refuse_unread_config
 from installer.lifecycle.node_turns import give_back_after_undo, open_turns
 from installer.lifecycle.verify_leftovers import remove_made
 from installer.metrics import snapshot as metrics
-from installer.model.facts import EngineRow, Facts, PendingUndo, names_of
+from installer.model.facts import EngineRow, Facts, PendingUndo, explain_running
 from installer.model.files import Kind, Layout
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
@@ -221,7 +221,7 @@ def _refuse_incomplete(plan: Plan) -> None:
     """
     problems = list(plan.needed)
     if plan.in_use:
-        problem = f"undo everything (our runtime runs {names_of(plan.in_use)})"
+        problem = f"undo everything ({explain_running(plan.in_use)})"
         remedy = "run uninstall again when that has ended"
         problems.insert(0, InstallerError(problem, remedy=remedy, code="in-use"))
     if problems:

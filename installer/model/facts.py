@@ -220,6 +220,9 @@ def require(fact: T | None) -> T:
     return fact
 
 
+OUR_PREFIX: Final = "nvidia-"  # of the names of all programs of the toolkit
+
+
 class Container(Struct, frozen=True):
     """A container on our runtime, whose removal needs the runtime (engine-facts.md#removed-program)."""
 
@@ -232,6 +235,18 @@ class Container(Struct, frozen=True):
 def names_of(containers: Iterable[Container]) -> str:
     """Return the containers as part of a sentence, the first few of many."""
     return list_some(sorted({f"{each.name} ({each.engine})" for each in containers}))
+
+
+def explain_running(containers: Sequence[Container]) -> str:
+    """Return what runs the containers, as part of a sentence: our runtime, or an owner's program."""
+    owners = [each for each in containers if not each.binary.name.startswith(OUR_PREFIX)]
+    ours = [each for each in containers if each not in owners]
+    reasons = []
+    if ours:
+        reasons.append(f"our runtime runs {names_of(ours)}")
+    if owners:
+        reasons.append(f"{owners[0].binary} runs {names_of(owners)}")
+    return ", and ".join(reasons)
 
 
 def list_some(names: Sequence[str], most: int = 8) -> str:
@@ -351,6 +366,7 @@ class Facts(Struct, frozen=True):
     in_toolkit: Mapping[str, PurePosixPath] = field(default_factory=dict)
     # Those of them that can be copied into another version of the toolkit, by the same paths.
     portable: Mapping[PurePosixPath, Carried] = field(default_factory=dict)
+    users: tuple[Reference, ...] = ()  # programs in the toolkit's directory that run containers
     references: tuple[Reference, ...] = ()  # besides the configs of the observed engines
     refused: Mapping[str, InstallerError] = field(default_factory=dict)  # engines with unknown configs
     unwritable: Mapping[PurePosixPath, InstallerError] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.facts import (
     NAME,
+    OUR_PREFIX,
     DriverFacts,
     Facts,
     Record,
@@ -369,16 +370,21 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
         )
         return Part(PartId.TOOLKIT, rows=Record(toolkit=toolkit), obstacles=(error,))
     # The engine keeps all of our handlers for these containers, and a new pod may ask for any of them.
-    names = {container.binary.name for container in facts.containers.running}
+    names = {
+        container.binary.name
+        for container in facts.containers.running
+        if container.binary.name.startswith(OUR_PREFIX)
+    }
     for engine in facts.record.engines:
         names.update(binary.name for binary in engine.runtimes.values())
     target = str(facts.containers.low_level)
     links = tuple(Symlink(PurePosixPath(name), target) for name in sorted(names))
     # An owner's runtime in the toolkit goes on, too.
     carried = []
-    owners = list_carried(toolkit.files)
+    owners = set(list_carried(toolkit.files))
+    owners.update(str(facts.in_toolkit.get(user.program)) for user in facts.users)
     for path, file in sorted(facts.portable.items()):
-        if str(path) in owners:
+        if str(path) in owners and str(path) not in names:
             carried.append(file)
     steps: tuple[Step, ...] = (
         InstallVersion(SpecialVersion.STAND_IN, (*links, *carried)),
