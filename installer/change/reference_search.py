@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.references import list_programs
+from installer.change.references import list_programs, list_start_paths
 from installer.config_text import flatten
 from installer.engines import ENGINES, config_files, list_generating
 from installer.engines.config_texts import tree_of
@@ -134,11 +134,12 @@ class ReferenceSearch(Struct, frozen=True):
         layout = self.layout
         programs = [str(layout.install_dir)]
         for path, file in self.contents.items():
-            programs += list_programs(file, path)
+            programs += (str(path), *list_programs(file, path))
         programs += [each.program for each in references]
         for engine in self.engines:
             programs += (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
             programs += engine.served.binaries.values()
+            programs += list_start_paths(engine)
         named = dict.fromkeys(programs)
         links = self._resolve(named)
         returning = set()

@@ -18,6 +18,7 @@ from installer.engines.config_keys import RUNTIMES, runtime_of
 from installer.engines.config_texts import tree_of
 from installer.errors import InstallerError
 from installer.model.effective import BINARY_NAMES, OUR_BINARIES
+from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options
@@ -80,7 +81,9 @@ def find_named_in_toolkit(facts: Facts, parts: Sequence[Part]) -> dict[PurePosix
         if below is not None:
             named.setdefault(below, []).append(reference)
     # An engine goes on with what it serves, though its config may have changed since. So do containers.
-    for reference in (*_find_served(facts, ()), *facts.users):
+    # A config may be read only through a pattern of imports.
+    read = [Reference("an engine reads", str(path)) for path in sorted(texts)]
+    for reference in (*_find_served(facts, ()), *facts.users, *read):
         below = facts.in_toolkit.get(reference.program)
         if below is not None and below not in named:
             named[below] = [reference]
@@ -199,12 +202,26 @@ def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]
             start = "was started" if name in now else "will be started by its unit"
             how = f"{title} {start} with a flag for {name}, which starts"
             yield Reference(how, binary, f"start {title} without that flag")
+        for word in dict.fromkeys(list_start_paths(engine)):
+            if word in facts.in_toolkit and word not in {*now.values(), *later.values()}:
+                yield Reference(f"the command line of {title} names", word, f"start {title} without that")
         if engine.serving is None or engine.name in reloaded:
             continue
         for name, binary in engine.serving.binaries.items():
             if (engine.name, name) not in ours:
                 remedy = f"take it out of the config of {title}, restart that"
                 yield Reference(f"{title} serves {name}, which starts", binary, remedy)
+
+
+def list_start_paths(engine: EngineState) -> Iterator[str]:
+    """Yield the paths in the command lines of an engine, now and at its next start; also behind "="."""
+    for start in (engine.started, engine.next_start):
+        if start is None:
+            continue
+        for word in (start.program, *start.words):
+            for path in (word, word.partition("=")[2]):
+                if path.startswith("/"):
+                    yield path
 
 
 def _list_references(file: File | None, path: PurePosixPath) -> Iterator[Reference]:

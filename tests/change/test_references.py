@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from installer.change import reference_search
 from installer.change.reference_search import ReferenceSearch
-from installer.change.references import remember_named
+from installer.change.references import find_named_in_toolkit, find_references, remember_named
 from installer.engines import ENGINES
 from installer.host import processes
 from installer.host.files import Host
-from installer.model.engine import EngineState
+from installer.model.engine import EngineState, Started
 from installer.model.facts import ConfigRow, DeviceNode, EngineRow, Facts, Record, Reference, ToolkitFacts
 from installer.model.files import File, Layout
 from installer.model.options import Options
@@ -318,3 +318,37 @@ def test_a_config_is_known_to_name_the_toolkit_before_us_only_if_no_engine_had_u
     (remembered,) = remember_named([row], facts, LAYOUT)
 
     assert remembered.named == named
+
+
+OWNERS = LAYOUT.versions / "1/own/file"
+NAMED = LAYOUT.toolkit / "own/file"
+AT_START = "the command line of Docker names"
+
+
+@pytest.mark.parametrize(
+    ("now", "later", "config", "how"),
+    [
+        pytest.param(("--seccomp-profile", str(NAMED)), (), "", AT_START, id="a flag"),
+        pytest.param((f"--userland-proxy-path={NAMED}",), (), "", AT_START, id="behind an equals sign"),
+        pytest.param((), (f"--init-path={NAMED}",), "", AT_START, id="at the next start"),
+        pytest.param((), (), str(NAMED), "an engine reads", id="a config that is read"),
+    ],
+)
+def test_a_file_of_an_owner_in_the_toolkit_is_named_by_an_engines_start(
+    tmp_path: Path, now: tuple[str, ...], later: tuple[str, ...], config: str, how: str
+) -> None:
+    host = installed(tmp_path)
+    put(tmp_path, {OWNERS: "{}"})
+    usual = EngineState.usual(ENGINES["docker"])
+    engine = replace(usual, started=Started(now), next_start=Started((*now, *later)))
+    contents = {PurePosixPath(config): File(b"{}")} if config else {}
+    search = ReferenceSearch(host, LAYOUT, NOTHING, (engine,), contents)
+
+    named = search.follow_links(())
+
+    facts = Facts((engine,), contents, {}, frozenset(), ToolkitFacts(), NOTHING, in_toolkit=named.in_toolkit)
+    assert list(named.portable) == [PurePosixPath("own/file")]
+    found = find_named_in_toolkit(facts, ())
+    assert [(each.how, each.program) for each in found[PurePosixPath("own/file")]] == [(how, str(NAMED))]
+    kept = [each.problem for each in find_references(facts, (), Options())]
+    assert kept == ([] if config else [f"remove the toolkit ({how} {NAMED})"])
