@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from tests.host.servers import FakeSystemd, FakeUnit
 from tests.support import preloaded
+from tests.support.live import UNIT_PROPERTIES, on_bus
 from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended, sentence
 
 PLACE = "/opt/gpu/nvidia"
@@ -285,6 +287,64 @@ def test_a_drop_in_goes_without_the_ledger_and_what_its_owner_imports_stays(
     assert not drop_in.exists()
     assert site.read(CONTAINERD) == theirs
     assert not (site.root / TOOLKIT).is_symlink()
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["installed again", "uninstalled"])
+def test_a_drop_in_that_only_a_flag_of_the_lost_install_named_goes_by_its_import(
+    site: Site, *, again: bool
+) -> None:
+    site.write(CONTAINERD, NONE)
+    drop_in = site.root / "opt/c/99-nvidia.toml"
+    site.install(*DEFAULT, "--drop-in-config", f"containerd={drop_in}")
+    lose(site, ALL)
+
+    told = site.status()
+    if again:
+        site.install(*DEFAULT)
+    site.uninstall()
+
+    assert told.returncode == 1, told.stdout
+    assert "/opt/c/99-nvidia.toml  " in told.stdout
+    assert not drop_in.exists()
+    assert (named(site), site.read(CONTAINERD)) == ([], NONE)
+
+
+# Of an engine: its usual config, its program, the flag of its config, and an unusual place.
+OTHER_PLACES = {
+    "docker": (DAEMON_JSON, "/usr/bin/dockerd", "--config-file", "/opt/e/daemon.json"),
+    "containerd": (CONTAINERD, "/usr/bin/containerd", "-c", "/opt/e/config.toml"),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("gone", [LEDGER, HOME, ALL])
+@pytest.mark.parametrize("again", [True, False], ids=["installed again", "uninstalled"])
+@pytest.mark.parametrize("name", ["docker", "containerd"])
+def test_a_config_that_the_unit_of_a_stopped_engine_names_is_found_without_the_ledger(
+    site: Site, gone: str, name: str, *, again: bool
+) -> None:
+    usual, program, flag, path = OTHER_PLACES[name]
+    config = site.write(path[1:], site.read(usual))
+    (site.root / usual).unlink()
+    before = site.read(path[1:])
+    command = (program, [program, flag, path], False, 0, 0, 0, 0, 0, 0, 0)
+    properties = {"ExecStart": ("a(sasbttttuii)", [command])}
+    stopped = FakeUnit(active="inactive", sub="dead", main_pid=0, properties=UNIT_PROPERTIES | properties)
+
+    with on_bus(site.root, FakeSystemd({f"{name}.service": stopped})):
+        site.install("--config", f"{name}={config}")
+        assert "nvidia-container-runtime" in config.read_text()
+        lose(site, gone)
+        told = site.status()
+        if again:
+            second = site.install("--config", f"{name}={config}")
+        undone = site.uninstall()
+        left = site.status()
+
+    assert told.returncode == 1, told.stdout
+    assert f"{path}  " in told.stdout
+    assert "ledger lost" in (second if again else undone).stderr
+    assert (config.read_text(), left.returncode) == (before, 3)
 
 
 @pytest.mark.parametrize("name", ["60-nvidia.conf", "zzz.d/nvidia.toml"])

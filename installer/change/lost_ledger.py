@@ -20,6 +20,7 @@ from installer.engines import ENGINES
 from installer.engines.config_files import copies_of, walk
 from installer.engines.config_keys import BUILT_IN, RUNTIMES
 from installer.engines.config_texts import syntax_of, text_of, tree_of
+from installer.engines.used_configs import list_used_configs
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
@@ -369,7 +370,14 @@ def find_toolkits(host: Host, options: Options) -> Named:
 
 
 def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosixPath]]:
-    """Yield the possible configs of engines, with their engines: root configs, drop-ins and hooks."""
+    """Yield the possible configs of engines, each once, with the engine's name."""
+    configs = [*_list_at_usual_places(host, options)]
+    configs += list_used_configs(host, options.places)
+    yield from dict.fromkeys(configs)
+
+
+def _list_at_usual_places(host: Host, options: Options) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield root configs, drop-ins and hooks at the places of the options, or else at the usual places."""
     for engine in ENGINES.values():
         if engine.built_in_runtime:
             continue
@@ -390,7 +398,7 @@ def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosix
                 else:
                     beside = [directory / name for name in host.names(directory)]
                 paths += [path for path in beside if path.suffix in CONFIG_SUFFIXES]
-        for path in dict.fromkeys(paths):
+        for path in paths:
             yield engine.name, path
 
 

@@ -44,7 +44,7 @@ from installer.model.facts import (
     ToolkitFacts,
 )
 from installer.model.files import VERSIONS, Artifact, File, Kind, Layout, host_path
-from installer.model.options import Options, RestartMode
+from installer.model.options import Options, Places, RestartMode
 from installer.payload import access
 from installer.payload.config_toml import HOST_CONFIG
 from installer.payload.files import REQUIRED
@@ -341,9 +341,22 @@ def observe_adoption(host: Host, options: Options, more: Iterable[PurePosixPath]
     engines = []
     for engine in found.engines:
         hooks = tuple(list_hooks(host, engine))
-        engines.append(replace(engine, hooks=hooks))
+        places = options.places.get(engine.name, Places())
+        engines.append(replace(_with_next_configs(host, engine, places), hooks=hooks))
     contents = _read_configs(host, record, engines, more)
     return Node(host, options, record, record, tuple(engines), contents).facts(notes=found.notes)
+
+
+def _with_next_configs(host: Host, engine: EngineState, places: Places) -> EngineState:
+    """Fill in the configs that a stopped engine will read: its unit may name an unusual place.
+
+    Raises:
+        InstallerError: the root file is not valid.
+    """
+    if not engine.stopped or engine.next_start is None or engine.kind.built_in_runtime:
+        return engine
+    started = config_files.with_places(host, replace(engine, started=engine.next_start), places)
+    return config_files.with_configs(host, replace(started, started=engine.started))
 
 
 def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:

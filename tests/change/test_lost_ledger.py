@@ -4,18 +4,20 @@ tests/test_lost.py has what is found of ours where the ledger is lost.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
-from installer.change.lost_ledger import find_leftovers, find_our_runtimes
+from installer.change.lost_ledger import find_left_behind, find_leftovers, find_our_runtimes
 from installer.change.plan import Plan, plan_install, plan_undo
 from installer.config_text import Syntax, Tree, Value, WantedKey
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_texts import text_of, tree_of
+from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine import EngineState
 from installer.model.facts import Facts, Record, ToolkitFacts
@@ -23,6 +25,7 @@ from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.steps import Reload, WriteConfig
 from tests.change import golden
+from tests.support.files import put
 from tests.support.site import Site
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -294,3 +297,70 @@ def test_runtimes_that_no_install_writes_like_this_are_an_administrators(
     ours = find_our_runtimes({"runtimes": runtimes}, PurePosixPath(TOOLKIT), "nvidia")
 
     assert bool(ours) == counts
+
+
+# The configs that engines use at unusual places: a running engine's command line names them.
+
+
+def _run_engine(root: Path, *words: str) -> Host:
+    """Make a process of an engine in the node's /proc, with this command line."""
+    name = PurePosixPath(words[0]).name
+    uid = os.geteuid()
+    process = {
+        "comm": f"{name}\n",
+        "cmdline": "\0".join(words) + "\0",
+        "status": f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n",
+    }
+    host = put(root, {f"proc/61/{each}": text for each, text in process.items()})
+    program = root / f"usr/bin/{name}"
+    put(root, {f"usr/bin/{name}": ""}, mode=0o755)
+    (root / "proc/61/exe").symlink_to(program)
+    for pid in ("1", "61"):
+        namespaces = root / f"proc/{pid}/ns"
+        namespaces.mkdir(parents=True)
+        (namespaces / "mnt").symlink_to("mnt:[4026531841]")
+    return host
+
+
+THREE = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
+OURS_OF_DOCKER = json.dumps(
+    {"runtimes": {name: {"path": f"{RUNTIME}{end}", "args": []} for name, end in THREE.items()}}
+)
+DROP_IN_OF_2 = f"version = 2\n{OURS}"
+
+
+@pytest.mark.parametrize(
+    ("words", "texts", "found"),
+    [
+        pytest.param(
+            ("/usr/bin/dockerd", "--config-file=/opt/e/daemon.json"),
+            {"/opt/e/daemon.json": OURS_OF_DOCKER},
+            {"/opt/e/daemon.json": "docker"},
+            id="Docker",
+        ),
+        pytest.param(
+            ("/usr/bin/containerd", "-c", "/opt/e/config.toml"),
+            {"/opt/e/config.toml": 'imports = ["/opt/c/*.toml"]\n', "/opt/c/gpu.toml": DROP_IN_OF_2},
+            {"/opt/c/gpu.toml": "containerd"},
+            id="what containerd's config imports",
+        ),
+        pytest.param(
+            ("/usr/bin/containerd", "--config", "/etc/k0s/containerd.toml"),
+            {"/etc/k0s/containerd.toml": 'imports = ["/opt/c/*.toml"]\n', "/opt/c/gpu.toml": DROP_IN_OF_2},
+            {"/opt/c/gpu.toml": "k0s"},
+            id="the containerd of k0s, whose usual config imports a file",
+        ),
+        pytest.param(
+            ("/usr/bin/other", "-c", "/opt/e/config.toml"), {"/opt/e/config.toml": OURS}, {}, id="no engine"
+        ),
+    ],
+)
+def test_the_config_of_a_running_engine_is_searched_for_a_lost_toolkit(
+    tmp_path: Path, words: tuple[str, ...], texts: dict[str, str], found: dict[str, str]
+) -> None:
+    put(tmp_path, texts)
+    host = _run_engine(tmp_path, *words)
+
+    left_behind = find_left_behind(host, Options())
+
+    assert {str(path): engine for path, engine in left_behind.items()} == found

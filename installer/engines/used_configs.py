@@ -1,0 +1,82 @@
+"""The configs that the engines of this node use: at their usual places, by command lines, and by units.
+
+Without a ledger nothing else tells where an install has found an engine's config. No engine is asked: a
+question would start a Docker that its owner has stopped.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.engines import ENGINES, list_generating
+from installer.engines.config_files import with_places, with_readable_configs
+from installer.engines.startup import predict_next_start
+from installer.errors import InstallerError
+from installer.host import systemd
+from installer.host.files import Host
+from installer.host.processes import UnfinishedError, list_host_processes, read_command_line
+from installer.model.engine import Engine, EngineState, Started
+from installer.model.options import Places
+
+ASK_S: Final = 5.0  # for each unit; after the first silence no other unit is asked for
+# The engines whose owners write the config, by process; engines of distributions have configs of their own.
+BY_PROCESS: Final = {kind.process: kind for kind in ENGINES.values() if not kind.config_markers}
+
+
+def list_used_configs(
+    host: Host, places: Mapping[str, Places] | None = None
+) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield each config that an engine uses or may use, imported files too, with the engine's name.
+
+    Args:
+        host: the node.
+        places: the places of the options, by engine.
+    """
+    for kind in ENGINES.values():
+        if not kind.built_in_runtime:
+            named = (places or {}).get(kind.name, Places())
+            usual = EngineState.usual(kind)
+            usual = replace(
+                usual, config=named.config or usual.config, drop_in=named.drop_in or usual.drop_in
+            )
+            yield from _list_files(host, usual)
+    for kind, words in _list_running(host):
+        yield from list_configs_of_start(host, kind, Started(words))
+    yield from list_configs_of_next_starts(host)
+
+
+def list_configs_of_next_starts(host: Host) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield each config that an engine reads at its next start by its unit, with the engine's name."""
+    with suppress(InstallerError):  # without systemd the usual places are all that is known
+        for kind in BY_PROCESS.values():
+            unit = systemd.read_unit(host, kind.unit, timeout_s=ASK_S)
+            start = predict_next_start(host, EngineState.usual(kind), unit.start)
+            if start is not None:
+                yield from list_configs_of_start(host, kind, start)
+
+
+def list_configs_of_start(host: Host, kind: Engine, start: Started) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield each config that an engine reads by the command line of a start, with the engine's name."""
+    with suppress(InstallerError):  # a config that cannot be read is reported where an engine is observed
+        engine = replace(EngineState.usual(kind), started=start)
+        yield from _list_files(host, with_places(host, engine, Places()))
+
+
+def _list_files(host: Host, engine: EngineState) -> Iterator[tuple[str, PurePosixPath]]:
+    for path in with_readable_configs(host, engine).files:
+        yield engine.name, path
+
+
+def _list_running(host: Host) -> Iterator[tuple[Engine, tuple[str, ...]]]:
+    """Yield the engines that run on the host, with their command lines, without engines of distributions."""
+    with suppress(UnfinishedError):  # an undo that removes a toolkit reports too many processes
+        for process in list_host_processes(host, frozenset(BY_PROCESS)):
+            kind = BY_PROCESS.get(process.name) or BY_PROCESS.get(PurePosixPath(process.program).name)
+            if kind is None or not process.of_host:
+                continue
+            words = read_command_line(host, process)
+            if not any(list_generating(kind.process, path, path) for path in map(PurePosixPath, words)):
+                yield kind, words
