@@ -6,6 +6,7 @@ Texts that engines read, engines beside those of the ledger, and links in PATH m
 
 import fnmatch
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -19,6 +20,7 @@ from installer.change.references import list_programs, list_start_paths
 from installer.config_text import flatten
 from installer.engines import ENGINES, config_files, list_generating
 from installer.engines.config_texts import tree_of
+from installer.engines.other_engines import ask_process
 from installer.engines.startup import flags_of, value_of
 from installer.engines.toolkit_paths import comes_back, find_below_toolkit, find_paths, leads_to, list_places
 from installer.errors import InstallerError
@@ -64,6 +66,7 @@ SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
 # The keys by which configs of Docker, containerd and CRI-O name more places; their case does not count.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
 RUNTIME: Final = "nvidia-container-runtime"
+ASK_S: Final = 2.0  # for all engines beside ours: a pod has 30 s for its undo, which searches twice
 MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # The engines by process. Of several with one process the first counts: the others derive from it.
@@ -216,11 +219,9 @@ class ReferenceSearch(Struct, frozen=True):
                     yield path
 
     def _search_engines(self) -> Iterator[Reference]:
-        """Search the configs and flags of running engines outside the ledger for programs.
-
-        Nothing connects to these engines: an engine takes each client of the NRI socket for a plugin.
-        """
+        """Search running engines outside the ledger for programs: configs, flags, and what is in force."""
         host = self.host
+        until_s = time.monotonic() + ASK_S
         for process in list_host_processes(host, ENGINE_PROCESSES):
             if process.name == CONMON and process.of_host:
                 yield from _find_podmans_runtime(process.pid, read_command_line(host, process))
@@ -230,41 +231,64 @@ class ReferenceSearch(Struct, frozen=True):
             unit = unit_of(process.pid, host.local_path(PROC))
             words = read_command_line(host, process)
             if not self._is_known(process, kind, unit, words):
-                began_s = start_time_of(process.pid, host.local_path(PROC))
-                yield from self._search_engine(kind, unit or f"pid {process.pid}", words, began_s)
+                yield from self._search_engine(
+                    kind, process.pid, unit or f"pid {process.pid}", words, until_s
+                )
 
     def _search_engine(
-        self, kind: Engine, unit: str, words: tuple[str, ...], began_s: float | None
+        self, kind: Engine, pid: int, unit: str, words: tuple[str, ...], until_s: float
     ) -> Iterator[Reference]:
-        """Search the configs and flags of a unit's engine for programs.
+        """Search one engine for programs.
 
         Args:
             kind: the engine.
+            pid: the process.
             unit: the unit, or a name for the process.
             words: the command line.
-            began_s: the start of the process in seconds of the wall clock; None if unknown.
+            until_s: when to ask no more, by ``time.monotonic``.
         """
         host = self.host
-        runs = f"{kind.title} of {unit} runs and"
+        title = f"{kind.title} of {unit}"
         remedy = f"correct that, stop or restart {unit}"
         for name, program in flags_of(kind, Started(words)).runtimes.items():
-            yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
+            yield Reference(
+                f"{title} runs and was started with a flag for {name}, which starts", program, remedy
+            )
+
+        # What is in force need not be in its config any more: somebody may have changed the config since.
+        serving = ask_process(host, kind, pid, words, until_s)
         engine = replace(EngineState.usual(kind), unit=unit, started=Started(words))
         with suppress(InstallerError):
             engine = config_files.with_places(host, engine, Places())
             files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
+            edited = self._list_edited(kind)
             for path, file in files.items():
-                if path in self.contents and not self._has_read(path, began_s):
-                    # An undo that was not complete has changed the config: the former text may be in force.
-                    if self.record.undo_problem:
-                        how = f"{runs} has not read {path} since its last change, and may start"
-                        yield self._refer_unseen(how, f"restart {unit}")
+                is_edited = host.resolve(path) in edited
+                if is_edited and serving is not None:
+                    continue  # the undo takes our edits out of it
+                if is_edited and not self._has_read(path, pid):
+                    how = f"{title} does not say what it serves, has not read {path} since its last change,"
+                    yield self._refer_unseen(f"{how} and may start", f"restart {unit}")
                     continue
                 for program in list_programs(file, path):
-                    yield Reference(f"{runs} reads {path}, which names", program, remedy)
+                    yield Reference(f"{title} runs and reads {path}, which names", program, remedy)
+        if serving is not None:
+            for name, program in serving.binaries.items():
+                if program:
+                    yield Reference(f"{title} serves {name}, which starts", program, remedy)
 
-    def _has_read(self, path: PurePosixPath, began_s: float | None) -> bool:
-        """Tell whether a process that began at ``began_s`` has read the present text of a config."""
+    def _list_edited(self, kind: Engine) -> set[PurePosixPath]:
+        """List the configs with our edits, or after an incomplete undo those that may have had some."""
+        edited = {self.host.resolve(row.path) for row in self.record.configs if row.written}
+        if self.record.undo_problem:
+            for engine in self.engines:
+                if engine.kind.process == kind.process:
+                    edited.update(self.host.resolve(path) for path in engine.files)
+        return edited
+
+    def _has_read(self, path: PurePosixPath, pid: int) -> bool:
+        """Tell whether a process began after the last change of a config."""
+        began_s = start_time_of(pid, self.host.local_path(PROC))
         return began_s is None or self.host.changed_s(path) < began_s
 
     def _is_known(self, process: HostProcess, kind: Engine, unit: str, words: Sequence[str]) -> bool:

@@ -1,7 +1,9 @@
 """Engines not found by ``auto``: they listen on other sockets than the usual sockets."""
 
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -12,7 +14,8 @@ from installer.engines.ask import ask
 from installer.engines.startup import path_of
 from installer.host.files import Host
 from installer.host.processes import PROC, UnfinishedError, list_host_processes, read_command_line, unit_of
-from installer.host.sockets import list_listening
+from installer.host.sockets import has_no_socket, list_listening
+from installer.model.effective import EffectiveConfig
 from installer.model.engine import Engine, EngineState, OtherEngine
 from installer.model.options import Options
 
@@ -35,7 +38,7 @@ def find_other_engines(host: Host, known: Collection[EngineState]) -> tuple[Othe
                 tried += 1
                 if socket in known_sockets or tried > MOST:
                     continue
-                if _serves_cri(host, kind, pid, socket):
+                if _ask(host, kind, pid, socket) is not None:
                     owner = unit_of(pid, host.local_path(PROC)) or f"pid {pid}"
                     found.append(OtherEngine(kind, owner, socket))
                     break
@@ -62,10 +65,38 @@ def _list_processes(
             yield kind, process.pid, words
 
 
-def _serves_cri(host: Host, kind: Engine, pid: int, socket: PurePosixPath) -> bool:
-    """Tell whether a process answers as an engine of its kind on a socket."""
-    engine = ask(host, replace(EngineState.usual(kind), socket=socket), timeout_s=ANSWER_S)
-    return engine.serving is not None and engine.pid in {None, pid}
+def ask_process(
+    host: Host, kind: Engine, pid: int, words: tuple[str, ...], until_s: float
+) -> EffectiveConfig | None:
+    """Return what the process of an engine serves; None without an answer.
+
+    A process without any socket serves nothing.
+
+    Args:
+        host: the node.
+        kind: the engine.
+        pid: the process.
+        words: its command line.
+        until_s: when to ask no more, by ``time.monotonic``.
+    """
+    if has_no_socket(host.local_path(PROC) / str(pid)):
+        return EffectiveConfig({}, "")
+    for socket in islice(_list_sockets(host, kind, pid, words), MOST):
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            break
+        serving = _ask(host, kind, pid, socket, min(ANSWER_S, left_s))
+        if serving is not None:
+            return serving
+    return None
+
+
+def _ask(
+    host: Host, kind: Engine, pid: int, socket: PurePosixPath, timeout_s: float = ANSWER_S
+) -> EffectiveConfig | None:
+    """Return what a process serves on a socket; None if it does not answer there as an engine of its kind."""
+    engine = ask(host, replace(EngineState.usual(kind), socket=socket), timeout_s=timeout_s)
+    return engine.serving if engine.pid in {None, pid} else None
 
 
 def explain_other_engines(host: Host, options: Options, known: Collection[EngineState]) -> Iterator[str]:

@@ -11,9 +11,11 @@ from tests.engines.images import ARCHIVE
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.second_engines import DOCKERD, started
 from tests.engines.told import doctor, sentence, served, snapshot
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
+DOCKER2 = ("docker", "-H", "unix:///run/docker2.sock")
 OTHER = "/usr/bin/containerd --config /etc/other/config.toml --address /run/other/containerd.sock"
 
 
@@ -66,28 +68,60 @@ def test_the_toolkit_outlives_a_second_containerd(containerd_node: Node, cri: Cr
     assert snapshot(node) == files
 
 
-@pytest.mark.parametrize("began", ["before the install", "after the install"])
-def test_the_toolkit_outlives_a_second_dockerd_with_the_same_config(docker_node: Node, began: str) -> None:
+@pytest.mark.parametrize("reads", ["at its start", "by a reload", "by a link"])
+def test_the_toolkit_outlives_a_second_dockerd_with_the_same_config(docker_node: Node, reads: str) -> None:
     """The undo takes our edits from the config; the second dockerd has them in force until its restart."""
     node, files = docker_node, snapshot(docker_node)
-    command = DOCKERD.replace("/etc/docker2/daemon.json", DOCKER)
-    if began == "before the install":
+    config = DOCKER
+    if reads == "by a link":
+        config = "/srv/daemon.json"
+        node.run(["ln", "-s", DOCKER, config])
+    command = DOCKERD.replace("/etc/docker2/daemon.json", config)
+    if reads == "by a reload":
         started(node, "docker2.service", command)
-        node.installer("install", *SOURCE, check=True)
-        node.installer("uninstall", check=True)
-        assert snapshot(node) == files
-        return
     node.installer("install", *SOURCE, check=True)
-    started(node, "docker2.service", command)
+    if reads == "by a reload":
+        node.run(["systemctl", "kill", "--signal", "HUP", "docker2"])
+        until(lambda: "nvidia" in node.run([*DOCKER2, "info"]).stdout, lambda: "docker2 has not reloaded")
+    else:
+        started(node, "docker2.service", command)
+    node.run(["chmod", "u+r", DOCKER])  # changes the time of the file's last change, and nothing else
 
-    kept(node, "Docker of docker2.service", DOCKER)
-    again = node.installer("uninstall")
-
-    assert again.returncode == 4, again.stderr
-    assert f"Docker of docker2.service runs and has not read {DOCKER} since" in sentence(again.stderr)
-    assert node.has("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+    for _ in range(2):
+        kept = node.installer("uninstall")
+        assert kept.returncode == 4, kept.stderr
+        assert "Docker of docker2.service serves nvidia" in sentence(kept.stderr)
+        assert node.has("/usr/local/nvidia/toolkit/nvidia-container-runtime")
     node.run(["systemctl", "restart", "docker2"])
     node.installer("uninstall", check=True)
+    node.run(["rm", "-f", "/srv/daemon.json"])
+    assert snapshot(node) == files
+
+
+def test_the_toolkit_outlives_a_second_dockerd_that_does_not_answer(docker_node: Node) -> None:
+    node, files = docker_node, snapshot(docker_node)
+    node.installer("install", *SOURCE, check=True)
+    started(node, "docker2.service", DOCKERD.replace("/etc/docker2/daemon.json", DOCKER))
+    node.run(["systemctl", "kill", "--signal", "STOP", "docker2"])
+
+    for said in (f"runs and reads {DOCKER}, which names", f"has not read {DOCKER} since its last change"):
+        kept = node.installer("uninstall")
+        assert kept.returncode == 4, kept.stderr
+        assert said in sentence(kept.stderr)
+        assert node.has("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+    node.run(["systemctl", "kill", "--signal", "CONT", "docker2"])
+    node.run(["systemctl", "restart", "docker2"])
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
+def test_a_second_dockerd_that_never_had_our_edits_does_not_stop_an_undo(docker_node: Node) -> None:
+    node, files = docker_node, snapshot(docker_node)
+    started(node, "docker2.service", DOCKERD.replace("/etc/docker2/daemon.json", DOCKER))
+
+    node.installer("install", *SOURCE, check=True)
+    node.installer("uninstall", check=True)
+
     assert snapshot(node) == files
 
 
