@@ -390,7 +390,8 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
 def list_host_processes(host: Host, names: frozenset[str]) -> Iterator[HostProcess]:
     """Yield root's processes among the host's files, if their name, or their program's name, is in ``names``.
 
-    An unreadable process is the host's if the process is in a service right below system.slice.
+    A process that is unreadable, or has a mount namespace of its own (PrivateTmp=), is the host's if it is in
+    a service right below system.slice.
 
     Raises:
         UnfinishedError: the look at all processes takes longer than ``LOOK_S``.
@@ -400,13 +401,16 @@ def list_host_processes(host: Host, names: frozenset[str]) -> Iterator[HostProce
     # Whatever is cheap comes first: a tenant may run any number of processes, of any name.
     for process in _list_owned_by_root(proc):
         program = _link(process / "exe")
-        if program and _link(process / "ns/mnt") != init:
-            continue
+        is_among_hosts = bool(program) and _link(process / "ns/mnt") == init
         try:
             name = _name(process)
             if names.isdisjoint((name, PurePosixPath(program.removesuffix(DELETED)).name)):
                 continue
-            if not program and not _HOST_SERVICE.fullmatch(_service_in(read_proc(process / "cgroup"))):
+            if not is_among_hosts and not _HOST_SERVICE.fullmatch(_service_in(read_proc(process / "cgroup"))):
+                continue
+            # A service may have a root of its own, too (RootDirectory=).
+            has_own_mounts = program and not is_among_hosts
+            if has_own_mounts and not os.path.samestat((process / "root").stat(), (proc / "1/root").stat()):
                 continue
             of_host = not program or (init != "" and _is_roots_alone((process / "exe").stat()))
         except OSError:  # it ended meanwhile

@@ -247,6 +247,27 @@ def test_processes_of_a_container_are_passed_over_without_their_status(root: Pat
 
 
 @pytest.mark.parametrize(
+    ("cgroup", "of_root", "told"),
+    [
+        pytest.param("/system.slice/other.service", "", 2, id="PrivateTmp=yes"),
+        pytest.param("/system.slice/other.service", "opt", 0, id="RootDirectory="),
+        pytest.param("/system.slice/docker-a1b2.scope", "", 0, id="a container"),
+    ],
+)
+def test_an_engine_with_mounts_of_its_own_is_the_hosts_by_service_and_root(
+    root: Path, cgroup: str, of_root: str, told: int
+) -> None:
+    mounts = root / "proc/50/ns/mnt"
+    mounts.unlink()
+    mounts.symlink_to("mnt:[4026540000]")
+    put(root, {"proc/50/cgroup": f"0::{cgroup}\n"})
+    (root / "proc/1/root").symlink_to(root)
+    (root / "proc/50/root").symlink_to(root / of_root)
+
+    assert len(beside(root)) == told
+
+
+@pytest.mark.parametrize(
     ("cgroup", "told"),
     [
         ("/system.slice/other.service", 2),

@@ -125,6 +125,20 @@ def test_a_second_dockerd_that_never_had_our_edits_does_not_stop_an_undo(docker_
     assert snapshot(node) == files
 
 
+def test_the_toolkit_outlives_a_second_containerd_in_a_mount_namespace(containerd_node: Node) -> None:
+    node, files = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    node.write("/etc/systemd/system/other.service.d/own.conf", "[Service]\nPrivateTmp=yes\n")
+    second_containerd(node)
+
+    kept(node, "containerd of other.service", "/etc/other/config.toml")
+
+    node.run(["systemctl", "stop", "other"])
+    node.installer("uninstall", check=True)
+    node.run(["rm", "-r", "/etc/other", "/etc/systemd/system/other.service.d"])
+    assert snapshot(node) == files
+
+
 def test_of_two_containerds_the_one_behind_the_socket_is_restarted(containerd_node: Node, cri: Cri) -> None:
     node, other = containerd_node, second_containerd(containerd_node)
     files, pids = snapshot(node), (node.pid_of("containerd"), node.pid_of("other"))
