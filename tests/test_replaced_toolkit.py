@@ -179,6 +179,35 @@ def test_a_program_put_into_our_toolkit_stays_over_installs_and_keeps_the_toolki
     assert not (site.root / HOME).exists()
 
 
+NAMED_ELSEWHERE = [
+    pytest.param("etc/systemd/system/x.service", f"[Service]\nExecStart={WRAPPER}\n", id="a unit"),
+    pytest.param("etc/cdi/x.json", json.dumps({"hooks": [{"path": WRAPPER}]}), id="a CDI specification"),
+    pytest.param("etc/containers/containers.conf", f'[engine.runtimes]\nmine = ["{WRAPPER}"]\n', id="Podman"),
+]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first install", "update"])
+@pytest.mark.parametrize(("path", "text"), NAMED_ELSEWHERE)
+def test_a_file_that_is_named_outside_the_engines_configs_is_copied(
+    site: Site, path: str, text: str, *, is_first: bool
+) -> None:
+    if not is_first:
+        site.install()
+    _write_wrapper(site)
+    site.write(path, text)
+    _change_source(site, "2")
+
+    planned, done = site.call("plan"), site.install()
+
+    note = f"/{path} names {WRAPPER}, which the new toolkit does not have: that file is copied into it"
+    assert note in planned.stdout
+    assert note in done.stderr
+    assert (site.root / WRAPPER[1:]).is_file()
+    _change_source(site, "3")
+    site.install()
+    assert (site.root / WRAPPER[1:]).is_file()
+
+
 BUNDLES = {
     "containerd": "run/containerd/io.containerd.runtime.v2.task/k8s.io/" + 64 * "3",
     "crio": "run/containers/storage/overlay-containers/" + 64 * "5" + "/userdata",

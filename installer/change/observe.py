@@ -43,11 +43,11 @@ from installer.model.facts import (
     Reference,
     ToolkitFacts,
 )
-from installer.model.files import VERSIONS, Artifact, File, Kind, Layout, host_path
+from installer.model.files import NOTES, VERSIONS, Artifact, File, Kind, Layout, host_path
 from installer.model.options import Options, Places, RestartMode
 from installer.payload import access
 from installer.payload.config_toml import HOST_CONFIG
-from installer.payload.files import REQUIRED
+from installer.payload.files import CONFIG, REQUIRED, list_carried
 
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime(?:-hook)?["'.]""")
 
@@ -119,6 +119,21 @@ class Node(Struct, frozen=True):
             portable=named.portable,
             **of_verb,
         )
+
+    def holds_files_of_others(self) -> bool:
+        """Tell whether the toolkit's directory has files that are not ours; any text may name these."""
+        layout = self.options.layout
+        link = self.host.link_target(layout.toolkit)
+        if link is None:
+            return self.host.exists(layout.toolkit)
+        row = self.record.toolkit
+        if row is None or link != f"{VERSIONS}{row.version}":
+            return True
+        ours = {*row.files, str(CONFIG), str(NOTES)}.difference(list_carried(row.files))
+        for path, entry in entries(self.host, layout.toolkit).items():
+            if not entry.directory and str(path) not in ours:
+                return True
+        return False
 
     def _read_toolkit(self, *, deep: bool) -> ToolkitFacts:
         host = self.host
@@ -214,6 +229,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     return node.facts(
         writes=targets | _list_link_targets(host, targets),
         deep=True,
+        seeks_references=node.holds_files_of_others(),
         payload=payload,
         driver=driver,
         cdi=cdi,

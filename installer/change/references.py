@@ -66,7 +66,9 @@ def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list
 
 
 def find_named_in_toolkit(facts: Facts, parts: Sequence[Part]) -> dict[PurePosixPath, list[Reference]]:
-    """Find what configs, flags and running engines name in the toolkit's directory, by the paths below it.
+    """Find what in the toolkit's directory is named: by configs, flags, running engines and other references.
+
+    The result is by the paths below that directory.
 
     The configs count as the steps of ``parts`` leave them.
     """
@@ -75,6 +77,7 @@ def find_named_in_toolkit(facts: Facts, parts: Sequence[Part]) -> dict[PurePosix
     for path in sorted(texts):
         references += _list_references(texts[path], path)
     references += _find_served(facts, {engine.name for engine in facts.engines})
+    references += facts.references
     named: dict[PurePosixPath, list[Reference]] = {}
     for reference in references:
         below = facts.in_toolkit.get(reference.program)
