@@ -21,6 +21,7 @@ from installer.change import rows, step_reasons
 from installer.change.expected import expect_after_rollback
 from installer.change.gate import AcceptedInstall, choose_undo_texts
 from installer.change.install_texts import InstallRequest
+from installer.change.our_runtimes import forget_our_runtimes
 from installer.change.pending import describe_pending, explain_still_served, find_pending
 from installer.change.references import remember_named
 from installer.change.restart import When, decide_for_rollback
@@ -125,10 +126,11 @@ def install_engine(install: EngineInstall) -> Part:
     obstacles = [*_refuse_silent(accepted), *_refuse_options(engine, request.options)]
     # An error that stands against any install is in the plan already.
     obstacles += [error for error in accepted.restart.refusals if error not in facts.obstacles]
+    named_rows = remember_named(config_rows, facts, request.options.layout)
     return Part(
         name_part(engine.name),
         step_reasons.explain_install(install.steps, candidate.changes, engine, facts.record),
-        Record(engines=(row,), configs=tuple(remember_named(config_rows, facts, request.options.layout))),
+        Record(engines=(row,), configs=tuple(forget_our_runtimes(named_rows, facts, request.options))),
         backups=tuple(backups),
         notes=tuple(notes),
         obstacles=tuple(obstacles),

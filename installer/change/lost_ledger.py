@@ -3,7 +3,7 @@
 These are the edits of NVIDIA's own installer (``--adopt``), and our own if the ledger is lost (``recover``).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from installer.cdi.plan import SPECIFICATION
 from installer.change.ledger import Ledger
 from installer.change.observe import list_toolkits, observe_adoption
+from installer.change.our_runtimes import find_our_runtimes
 from installer.change.references import list_runtimes
 from installer.config_text import Key, Syntax, Tree, WantedKey, leaves, value_at
 from installer.config_text.change import apply
@@ -24,7 +25,7 @@ from installer.engines.used_configs import list_used_configs
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.effective import MODES, RUNC_TYPE, STANDARD_NAMES, is_ours
+from installer.model.effective import RUNC_TYPE, is_ours
 from installer.model.engine import EngineState
 from installer.model.facts import (
     CdiRow,
@@ -40,13 +41,7 @@ from installer.model.files import DEFAULT_INSTALL_DIR, ROOT, VERSIONS, File, Kin
 from installer.model.options import Options, Places
 from installer.model.steps import Part, PartId, sum_rows
 
-PLAIN_PROGRAM: Final = "nvidia-container-runtime"
-# The programs of the runtimes that an install writes beside the plain runtime, by the runtime's name.
-SPECIAL_PROGRAMS: Final = {
-    name: f"{PLAIN_PROGRAM}{mode}" for name, mode in zip(STANDARD_NAMES[1:], MODES[1:], strict=True)
-}
 HOOK: Final = "nvidia-container-runtime-hook"
-TOGETHER: Final = 2  # a runtime of ours does not stand alone in a config
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # the pattern that NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # the pattern that we add
@@ -254,69 +249,6 @@ class _Leftovers:
         loaded = {path for path in self.engine.files if path.parent == pattern.parent}
         loaded -= {self.engine.config}
         return bool(loaded) and loaded <= self.drop_ins
-
-
-def find_our_runtimes(tree: Tree, toolkit: PurePosixPath, runtime_name: str) -> dict[Key, PurePosixPath]:
-    """Find the runtimes in a config that an install of ours writes: several together, each by its own name.
-
-    A runtime of another name, or alone, is an administrator's, whatever it starts. Of several plain runtimes
-    only the one that a flag names is ours: the usual name may be an administrator's beside ``gpu`` of ours.
-
-    Args:
-        tree: the config.
-        toolkit: the directory of our programs.
-        runtime_name: the name of the plain runtime; the lost install may have used another name.
-    """
-    tables: dict[Key, dict[str, PurePosixPath]] = {}
-    for key, binary in list_runtimes(tree, toolkit):
-        if _may_be_written_by_install(value_at(tree, key)):
-            tables.setdefault(key[:-1], {})[key[-1]] = binary
-
-    found: dict[Key, PurePosixPath] = {}
-    for above, binaries in tables.items():
-        names = [
-            name for name, program in SPECIAL_PROGRAMS.items() if binaries.get(name) == toolkit / program
-        ]
-        plain = [name for name, binary in binaries.items() if binary.name == PLAIN_PROGRAM]
-        ours = _choose_plain(plain, runtime_name, is_beside_all=len(names) == len(SPECIAL_PROGRAMS))
-        if ours:
-            names.append(ours)
-        if len(names) >= TOGETHER:
-            for name in names:
-                found[(*above, name)] = binaries[name]
-    return found
-
-
-def _choose_plain(plain: Sequence[str], runtime_name: str, *, is_beside_all: bool) -> str:
-    """Choose the plain runtime that is ours; "" for none.
-
-    Args:
-        plain: the names of the runtimes with the plain program.
-        runtime_name: the name of the plain runtime by the options.
-        is_beside_all: whether all runtimes that an install writes beside the plain runtime are there.
-    """
-    usual = STANDARD_NAMES[0]
-    if len(plain) > 1:
-        is_named = runtime_name in plain and runtime_name != usual
-        return runtime_name if is_named else ""
-    for name in plain:
-        if name in {usual, runtime_name} or is_beside_all:
-            return name
-    return ""
-
-
-def _may_be_written_by_install(definition: object) -> bool:
-    """Tell whether a runtime's table may be an install's; with other keys it is an administrator's.
-
-    For containerd and CRI-O an install always writes the type, and any setting of the runtime that it copies.
-    For Docker it writes the path and empty arguments, or empties the other fields of a former runtime.
-    """
-    if not isinstance(definition, dict):
-        return False
-    if definition.get("runtime_type"):
-        return True
-    values = [value for name, value in definition.items() if name.lower() != "path"]
-    return bool(values) and not any(values)
 
 
 def _defines_built_in(tree: Tree, keys: Iterable[Key]) -> bool:

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.lost_ledger import find_left_behind, find_leftovers, find_our_runtimes
+from installer.change.lost_ledger import find_left_behind, find_leftovers
+from installer.change.our_runtimes import find_our_runtimes, forget_our_runtimes
 from installer.change.plan import Plan, plan_install, plan_undo
 from installer.config_text import Syntax, Tree, Value, WantedKey
 from installer.config_text.change import apply
@@ -20,7 +21,7 @@ from installer.engines.config_texts import text_of, tree_of
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine import EngineState
-from installer.model.facts import Facts, Record, ToolkitFacts
+from installer.model.facts import ConfigRow, Facts, Record, SpecialVersion, ToolkitFacts, ToolkitRow
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.steps import Reload, WriteConfig
@@ -364,3 +365,27 @@ def test_the_config_of_a_running_engine_is_searched_for_a_lost_toolkit(
     left_behind = find_left_behind(host, Options())
 
     assert {str(path): engine for path, engine in left_behind.items()} == found
+
+
+@pytest.mark.parametrize(
+    ("record", "is_lost"),
+    [
+        pytest.param(Record(), False, id="the first install"),
+        pytest.param(
+            Record(toolkit=ToolkitRow(SpecialVersion.ADOPTED, previous=None, rendered="")),
+            True,
+            id="the ledger was lost",
+        ),
+    ],
+)
+def test_our_own_runtimes_in_a_config_are_no_owners_at_an_install_after_a_loss(
+    record: Record, *, is_lost: bool
+) -> None:
+    seen = replace(facts("docker", {DAEMON: OURS_OF_DOCKER}), record=record)
+    owners = ("/mine/nvidia-container-runtime",)
+    programs = (*owners, *(f"{RUNTIME}{end}" for end in THREE.values()))
+    row = ConfigRow("docker", DAEMON_JSON, Syntax.JSON, None, (), (), named=programs)
+
+    (kept,) = forget_our_runtimes([row], seen, Options())
+
+    assert kept.named == (owners if is_lost else programs)
