@@ -193,3 +193,35 @@ def test_a_fifo_at_which_containerd_would_wait_is_told(
 
     assert len(found) == refused
     assert all(f"/{pipe}" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "specification", "crashes"),
+    [
+        ("x.yaml", "---\ncdiVersion: 0.5.0\nkind: vendor.com/x\n", True),
+        ("x.json", '{"cdiVersion": "0.5.0", "kind": "v/gpu"}', True),
+        ("x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/gpu\n", False),
+        ("x.yaml", "cdiVersion: 0.5.0\nannotations:\n  kind: a/b\nkind: vendor.com/gpu\n", False),
+        # The library refuses these before the crash.
+        ("x.yaml", "kind: vendor.com/x\n", False),
+        ("x.yaml", "cdiVersion: 9.9.9\nkind: vendor.com/x\n", False),
+        ("x.yaml", "cdiVersion: 0.5.0\nkind: 1/gpu\n", False),
+        ("x.yaml", "cdiVersion: 0.5.0\nkind: 9vendor/x\n", False),
+        ("x.yaml", "cdiVersion: 0.5.0\nkind: x\n", False),
+        ("x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/x/yy\n", False),
+        ("x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/é\n", False),
+        ("x.yml", "cdiVersion: 0.5.0\nkind: vendor.com/x\n", False),
+        ("x.json", "[]", False),
+        ("x.json", "{", False),
+    ],
+)
+def test_a_specification_that_crashes_containerd_is_told(
+    tmp_path: Path, name: str, specification: str, *, crashes: bool
+) -> None:
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    (tmp_path / "etc/cdi" / name).write_text(specification)
+
+    found = told(Disk(tmp_path), {CONFIG: "version = 3\n"}, (2, 1))
+
+    assert len(found) == crashes
+    assert all(f"/etc/cdi/{name} has the kind " in each for each in found)

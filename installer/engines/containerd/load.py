@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from installer.config_text import Key, Tree, Value, value_at
+from installer.engines import cdi_load
 from installer.engines.containerd.effective import (
     CDI,
     DEFAULT,
@@ -25,7 +26,7 @@ from installer.engines.containerd.effective import (
     merge,
     parse_dump,
 )
-from installer.engines.pipes import CDI_DIRECTORIES, find_cdi_pipes, is_pipe, list_names, make_error
+from installer.engines.pipes import is_pipe, list_names, make_error
 from installer.errors import InstallerError
 from installer.model.effective import is_ours
 from installer.model.engine import LoadError, LoadInput, Version
@@ -593,8 +594,8 @@ def _is_bad_address(text: str) -> bool:
     return port is None or (port[1].isdigit() and int(port[1]) > LAST_PORT)
 
 
-def _find_pipes(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the FIFOs at which CRI would wait during its load: in the directories of CDI, and for CNI."""
+def _find_bad_files(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the specifications of CDI that CRI does not survive, and the FIFO at which it would wait."""
     host = loading.given.host
     is_on = loading.cri.get(CDI)
     version = loading.given.state.version
@@ -603,8 +604,8 @@ def _find_pipes(loading: _Loading) -> Iterator[LoadError]:
     if is_on and (version is None or version >= CDI_SINCE):
         directories = loading.cri.get("cdi_spec_dirs")
         if not isinstance(directories, list):
-            directories = [*CDI_DIRECTORIES]
-        yield from find_cdi_pipes(host, map(str, directories), CRI_STAYS_AWAY)
+            directories = [*cdi_load.DIRECTORIES]
+        yield from cdi_load.find_cdi_flaws(host, map(str, directories), CRI_STAYS_AWAY)
 
     directory = PurePosixPath(str(_table(loading.cri, "cni").get("conf_dir") or CNI_DIRECTORY))
     configs = [directory / name for name in list_names(host, directory)]
@@ -629,7 +630,7 @@ _RULES: Final = (
     _find_bad_addresses,
     _find_bad_certificates,
     _find_same_directories,
-    _find_pipes,
+    _find_bad_files,
 )
 
 

@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from installer.config_text import Key, Tree, value_at
+from installer.engines import cdi_load
 from installer.engines.crio.next_start import RUNTIMES, NextStart
-from installer.engines.pipes import CDI_DIRECTORIES, find_cdi_pipes
 from installer.engines.yaml_events import MOST_CHARACTERS, list_events
 from installer.errors import InstallerError
 from installer.model.effective import is_ours
@@ -99,7 +99,7 @@ def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
         _find_bad_profiles,
         _find_bad_registries,
         _find_bad_hooks,
-        _find_pipes,
+        _find_bad_specifications,
     ):
         yield from find(start)
 
@@ -508,13 +508,13 @@ def _find_bad_hooks(start: NextStart) -> Iterator[LoadError]:
                     yield LoadError(f"the hook {hook} {flaw}", f"correct or remove {hook}")
 
 
-def _find_pipes(start: NextStart) -> Iterator[LoadError]:
-    """Yield the FIFOs in the directories of CDI, read by CRI-O before it serves."""
+def _find_bad_specifications(start: NextStart) -> Iterator[LoadError]:
+    """Yield the specifications of CDI, read by CRI-O before it serves, that it does not survive."""
     key: Key = ("crio", "runtime", "cdi_spec_dirs")
-    directories: tuple[str, ...] = CDI_DIRECTORIES
+    directories: tuple[str, ...] = cdi_load.DIRECTORIES
     if isinstance(value_at(start.whole, key), list):  # an empty list switches CDI off
         directories = start.texts(*key)
-    yield from find_cdi_pipes(start.host, directories, "it would not start")
+    yield from cdi_load.find_cdi_flaws(start.host, directories, "it would not start")
 
 
 def _find_flaw_of_hook(start: NextStart, path: PurePosixPath) -> str:
