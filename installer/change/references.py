@@ -20,7 +20,7 @@ from installer.errors import InstallerError
 from installer.model.effective import BINARY_NAMES, OUR_BINARIES
 from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, Facts, Reference
-from installer.model.files import File, Layout
+from installer.model.files import VERSIONS, File, Layout
 from installer.model.options import Options
 from installer.model.steps import TRY_AGAIN, Part, PartId, Reload, WriteConfig
 
@@ -136,8 +136,10 @@ def is_removed(facts: Facts, value: str, layout: Layout) -> bool:
     # A program stays if it returns with the directory that stood at our path before our toolkit.
     if value in facts.returning:
         return False
-    # A toolkit that another installer has put in the place of ours stays.
-    if facts.toolkit.theirs:
+    # What is at the toolkit's name stays if it is not ours: another installer's toolkit, or an owner's
+    # directory after the roll-back of a first install.
+    nothing_of_ours = facts.record.toolkit is None and not facts.toolkit.link.startswith(VERSIONS)
+    if facts.toolkit.theirs or nothing_of_ours:
         return _is_below(facts, value, layout, layout.home.name)
     return _is_below(facts, value, layout, layout.toolkit.name, layout.home.name)
 

@@ -14,8 +14,17 @@ from installer.engines import ENGINES
 from installer.host import processes
 from installer.host.files import Host
 from installer.model.engine import EngineState, Started
-from installer.model.facts import ConfigRow, DeviceNode, EngineRow, Facts, Record, Reference, ToolkitFacts
-from installer.model.files import File, Layout
+from installer.model.facts import (
+    ConfigRow,
+    DeviceNode,
+    EngineRow,
+    Facts,
+    Record,
+    Reference,
+    ToolkitFacts,
+    ToolkitRow,
+)
+from installer.model.files import VERSIONS, File, Kind, Layout
 from installer.model.options import Options
 from tests.change.golden import NOTHING
 from tests.support.files import put
@@ -367,9 +376,37 @@ def test_a_file_of_an_owner_in_the_toolkit_is_named_by_an_engines_start(
 
     named = search.follow_links(())
 
-    facts = Facts((engine,), contents, {}, frozenset(), ToolkitFacts(), NOTHING, in_toolkit=named.in_toolkit)
+    toolkit = ToolkitFacts(Kind.LINK, f"{VERSIONS}1")
+    facts = Facts((engine,), contents, {}, frozenset(), toolkit, NOTHING, in_toolkit=named.in_toolkit)
     assert list(named.portable) == [PurePosixPath("own/file")]
     found = find_named_in_toolkit(facts, ())
     assert [(each.how, each.program) for each in found[PurePosixPath("own/file")]] == [(how, str(NAMED))]
     kept = [each.problem for each in find_references(facts, (), Options())]
     assert kept == ([] if config else [f"remove the toolkit ({how} {NAMED})"])
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "record", "is_kept"),
+    [
+        pytest.param(ToolkitFacts(Kind.DIRECTORY), Record(), False, id="the owner's directory"),
+        pytest.param(ToolkitFacts(Kind.LINK, "/opt/theirs"), Record(), False, id="the owner's link"),
+        pytest.param(ToolkitFacts(Kind.LINK, f"{VERSIONS}1"), Record(), True, id="our link"),
+        pytest.param(
+            ToolkitFacts(Kind.LINK, "/opt"),
+            Record(toolkit=ToolkitRow("1", None, "")),
+            True,
+            id="our toolkit behind another link",
+        ),
+    ],
+)
+def test_an_undo_removes_nothing_of_an_owner_after_an_install_that_was_rolled_back(
+    toolkit: ToolkitFacts, record: Record, *, is_kept: bool
+) -> None:
+    """The first install has failed: the ledger knows only the failure, and a config names an owner's program."""
+    config = PurePosixPath("/etc/docker/daemon.json")
+    text = File(f'{{"runtimes": {{"mine": {{"path": "{NAMED}"}}}}}}'.encode())
+    facts = Facts((), {config: text}, {}, frozenset(), toolkit, record)
+
+    kept = [each.problem for each in find_references(facts, (), Options())]
+
+    assert kept == ([f"remove the toolkit ({config} names {NAMED})"] if is_kept else [])
