@@ -316,6 +316,14 @@ OTHER_PLACES = {
 }
 
 
+def _stopped_unit(name: str) -> FakeUnit:
+    """Return the unit of a stopped engine whose command line names the unusual place."""
+    _, program, flag, path = OTHER_PLACES[name]
+    command = (program, [program, flag, path], False, 0, 0, 0, 0, 0, 0, 0)
+    properties = {"ExecStart": ("a(sasbttttuii)", [command])}
+    return FakeUnit(active="inactive", sub="dead", main_pid=0, properties=UNIT_PROPERTIES | properties)
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("gone", [LEDGER, HOME, ALL])
 @pytest.mark.parametrize("again", [True, False], ids=["installed again", "uninstalled"])
@@ -323,15 +331,12 @@ OTHER_PLACES = {
 def test_a_config_that_the_unit_of_a_stopped_engine_names_is_found_without_the_ledger(
     site: Site, gone: str, name: str, *, again: bool
 ) -> None:
-    usual, program, flag, path = OTHER_PLACES[name]
+    usual, *_, path = OTHER_PLACES[name]
     config = site.write(path[1:], site.read(usual))
     (site.root / usual).unlink()
     before = site.read(path[1:])
-    command = (program, [program, flag, path], False, 0, 0, 0, 0, 0, 0, 0)
-    properties = {"ExecStart": ("a(sasbttttuii)", [command])}
-    stopped = FakeUnit(active="inactive", sub="dead", main_pid=0, properties=UNIT_PROPERTIES | properties)
 
-    with on_bus(site.root, FakeSystemd({f"{name}.service": stopped})):
+    with on_bus(site.root, FakeSystemd({f"{name}.service": _stopped_unit(name)})):
         site.install("--config", f"{name}={config}")
         assert "nvidia-container-runtime" in config.read_text()
         lose(site, gone)
@@ -345,6 +350,28 @@ def test_a_config_that_the_unit_of_a_stopped_engine_names_is_found_without_the_l
     assert f"{path}  " in told.stdout
     assert "ledger lost" in (second if again else undone).stderr
     assert (config.read_text(), left.returncode) == (before, 3)
+
+
+def test_a_runtime_that_nobody_can_place_keeps_the_toolkit_where_a_stopped_engines_unit_names_the_config(
+    site: Site,
+) -> None:
+    """With the ledger lost, a single runtime in a config may be its owner's."""
+    path = OTHER_PLACES["docker"][-1]
+    config = site.write(path[1:], site.read(DAEMON_JSON))
+    (site.root / DAEMON_JSON).unlink()
+
+    with on_bus(site.root, FakeSystemd({"docker.service": _stopped_unit("docker")})):
+        site.install("--config", f"docker={config}", *DEFAULT)
+        kept = json.loads(config.read_text())
+        kept["runtimes"] = {"nvidia": kept["runtimes"]["nvidia"]}
+        config.write_text(json.dumps(kept))
+        lose(site, LEDGER)
+        told = site.status()
+        undone = site.uninstall(code=4)
+
+    assert f"{path}  " in told.stdout
+    assert f"cannot remove the toolkit ({path} names {OURS}" in sentence(undone)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
 
 
 @pytest.mark.parametrize("name", ["60-nvidia.conf", "zzz.d/nvidia.toml"])

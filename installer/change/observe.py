@@ -27,6 +27,7 @@ from installer.engines.reload import with_creating
 from installer.engines.restarted_units import list_down
 from installer.engines.startup import find_unit_obstacles, path_of
 from installer.engines.toolkit_paths import COMMENT, leads_to
+from installer.engines.used_configs import list_configs_of_next_starts
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
 from installer.host.files import Host, entries, text
@@ -41,6 +42,7 @@ from installer.model.facts import (
     PayloadFacts,
     Record,
     Reference,
+    SpecialVersion,
     ToolkitFacts,
 )
 from installer.model.files import NOTES, VERSIONS, Artifact, File, Kind, Layout, host_path
@@ -406,6 +408,9 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
         next_config = path_of(engine.next_words, engine.kind.cmdline.config)
         if next_config:
             more.add(next_config)
+    if record.toolkit is not None and record.toolkit.version == SpecialVersion.ADOPTED:
+        # The ledger was lost: a stopped engine may have a config that no row names.
+        more.update(path for _, path in list_configs_of_next_starts(host))
     contents = _read_configs(host, record, engines, more)
     running, idle = find_in_use(
         host, options.layout, record, engines, restarts=options.restart_mode is not RestartMode.NONE
