@@ -179,6 +179,43 @@ def test_a_program_put_into_our_toolkit_stays_over_installs_and_keeps_the_toolki
     assert not (site.root / HOME).exists()
 
 
+@pytest.mark.parametrize("target", ["/opt/theirs", "../../../opt/theirs"], ids=["absolute", "relative"])
+def test_an_owners_program_comes_back_with_the_owners_link(site: Site, target: str) -> None:
+    site.write("opt/theirs/my-wrapper", "#!/bin/sh\n").chmod(0o755)
+    (site.root / TOOLKIT).parent.mkdir(parents=True)
+    (site.root / TOOLKIT).symlink_to(target)
+    _name_wrapper(site)
+    before = site.tree()
+    site.install()
+    _change_source(site, "2")
+    site.install()
+    site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].update(second={"path": WRAPPER}))
+
+    done = site.uninstall()
+
+    assert "goes with the toolkit" not in done.stderr
+    after = site.tree()
+    assert {path for path in {*before, *after} if before.get(path) != after.get(path)} == {DAEMON_JSON}
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_a_file_that_does_not_come_back_with_the_owners_directory_is_named(site: Site, verb: str) -> None:
+    site.write(f"{TOOLKIT}/notes.txt")
+    site.install()
+    _write_wrapper(site)
+    _name_wrapper(site)
+    _change_source(site, "2")
+    site.install()
+    site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].pop("owner"))
+    _change_source(site, "3")
+
+    done = site.call(verb)
+
+    assert done.returncode == 0, done.stderr
+    words = "goes with the toolkit" if verb == "uninstall" else "is not part of the new toolkit"
+    assert f"{WRAPPER} {words}" in done.stderr
+
+
 NAMED_ELSEWHERE = [
     pytest.param("etc/systemd/system/x.service", f"[Service]\nExecStart={WRAPPER}\n", id="a unit"),
     pytest.param("etc/cdi/x.json", json.dumps({"hooks": [{"path": WRAPPER}]}), id="a CDI specification"),

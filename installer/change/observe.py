@@ -26,7 +26,7 @@ from installer.engines.observe import RunningEngines, drop_unused, explain_absen
 from installer.engines.reload import with_creating
 from installer.engines.restarted_units import list_down
 from installer.engines.startup import find_unit_obstacles, path_of
-from installer.engines.toolkit_paths import COMMENT, leads_to
+from installer.engines.toolkit_paths import COMMENT, comes_back, leads_to
 from installer.engines.used_configs import list_configs_of_next_starts
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
@@ -151,6 +151,10 @@ class Node(Struct, frozen=True):
         for name in version_names:
             if not name.startswith("."):
                 versions[name] = entries(host, layout.version(name))
+        restored = set()
+        for name in list_carried(self.record.toolkit.files if self.record.toolkit else {}):
+            if comes_back(host, layout, layout.toolkit / name):
+                restored.add(name)
         config_text = text_of(config, layout.config) if config else None
         digests: Mapping[PurePosixPath, str] = {}
         if deep and link.startswith(VERSIONS):
@@ -164,6 +168,7 @@ class Node(Struct, frozen=True):
             theirs,
             superseded=theirs and replaced and former_row is not None and former_row.replaced,
             digests=digests,
+            restored=frozenset(restored),
         )
 
     def find_obstacles(self, targets: Iterable[PurePosixPath], *, by_cdi: bool) -> Iterator[InstallerError]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from installer.errors import InstallerError
 from installer.host.files import Host, text
-from installer.model.files import Kind, Layout
+from installer.model.files import VERSIONS, Kind, Layout
 
 SCRIPT_BYTES: Final = 64 << 10  # of a script that may start our program
 COMMENT: Final = re.compile(r"(?m)^[^\S\n]*+#.*$")
@@ -41,11 +41,19 @@ def find_below_toolkit(layout: Layout, path: PurePosixPath) -> PurePosixPath | N
 
 
 def comes_back(host: Host, layout: Layout, program: PurePosixPath) -> bool:
-    """Tell whether an undo restores a program: the replaced directory has one at the same path."""
+    """Tell whether an undo restores a file: the replaced directory has one at the same path.
+
+    An owner's link in the place of the toolkit's directory is kept as a link, perhaps a relative one.
+    """
     below = find_below_toolkit(layout, program)
-    if below is not None:
-        with suppress(InstallerError):
-            return host.kind(layout.replaced / below) is Kind.FILE
+    if below is None:
+        return False
+    target = host.link_target(layout.replaced)
+    if target is not None and target.startswith(VERSIONS):  # of ours, left by an interrupted exchange
+        return False
+    former = layout.replaced if target is None else layout.install_dir / target
+    with suppress(InstallerError):
+        return host.kind(former / below) is Kind.FILE
     return False
 
 

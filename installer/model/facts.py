@@ -284,6 +284,8 @@ class ToolkitFacts(Struct, frozen=True):
     theirs: bool = False  # another installer's programs are there
     superseded: bool = False  # a later directory has the name of the directory that we have set aside
     digests: Mapping[PurePosixPath, str] = field(default_factory=dict)  # sha256 of the version in place
+    # The copies of an owner's files, by their names in the ledger, whose originals an undo restores.
+    restored: frozenset[str] = frozenset()
 
 
 class PayloadFacts(Struct, frozen=True):

@@ -328,8 +328,7 @@ def _list_foreign_files(row: ToolkitRow | None, facts: Facts) -> Iterator[PurePo
     if row is None or not row.files:  # the files of an adopted toolkit are not known
         return
     ours = {*row.files, str(CONFIG), str(NOTES)}
-    if not row.replaced:  # else the owner's own directory comes back, with the originals of the copies
-        ours -= set(list_carried(row.files))
+    ours -= set(list_carried(row.files)) - facts.toolkit.restored
     for path, entry in sorted(facts.toolkit.versions.get(row.version, {}).items()):
         if not entry.directory and str(path) not in ours:
             yield path
