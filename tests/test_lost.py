@@ -618,6 +618,28 @@ def test_runtimes_that_an_owner_prepared_before_the_first_install_stay(
     assert "ledger lost" not in early.stderr + installed.stderr + undone.stderr
 
 
+def test_status_and_verify_note_a_config_that_names_a_toolkit_which_is_not_there(site: Site) -> None:
+    site.write(DAEMON_JSON, _docker("nvidia", **{"default-runtime": "nvidia"}))
+    note = (
+        f"/{DAEMON_JSON}: names /usr/local/nvidia/toolkit, which is not there: if no install follows, "
+        "remove what names it, or run uninstall --adopt\n"
+    )
+
+    told = site.status()
+    document = json.loads(site.status("--json").stdout)
+    verified = _call(site, "verify")
+    planned = site.call("plan")
+
+    assert (told.returncode, told.stdout) == (3, f"nothing is installed\n{note}")
+    assert not document["installed"]
+    assert [(each["what"], each["good"]) for each in document["held"]] == [(f"/{DAEMON_JSON}", True)]
+    assert verified.returncode == 3
+    assert verified.stderr == f"nothing is installed here: run toolkit-installer install first\n{note}"
+    assert "which is not there" not in planned.stdout, "the install brings it"
+    site.install()
+    assert "which is not there" not in site.status().stdout
+
+
 def test_runtimes_that_start_what_an_owners_link_leads_to_stay(site: Site) -> None:
     site.write("opt/toolkit/nvidia-container-runtime", "theirs")
     (site.root / TOOLKIT).parent.mkdir(parents=True)

@@ -45,6 +45,7 @@ HOOK: Final = "nvidia-container-runtime-hook"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # the pattern that NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # the pattern that we add
+REMEDY_OF_NAMED: Final = "if no install follows, remove what names it, or run uninstall --adopt"
 CONFIG_SUFFIXES: Final = frozenset({".json", ".toml", ".conf"})  # of drop-ins; config.toml.bak is none
 
 
@@ -348,6 +349,16 @@ def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
         if _is_written_by_install(host.read(path), path, options):
             left_behind[path] = engine
     return left_behind
+
+
+def list_naming_missing_toolkit(host: Host, options: Options) -> list[PurePosixPath]:
+    """List the configs that name our toolkit if the toolkit is not there: their runtimes start no container.
+
+    Nobody can tell whether an owner has prepared such a config for an install, or an install is lost.
+    """
+    if host.kind(options.layout.toolkit, last=False) is not Kind.ABSENT:
+        return []
+    return sorted(find_toolkits(host, options).get(options.install_dir, {}))
 
 
 def _is_written_by_install(file: File | None, path: PurePosixPath, options: Options) -> bool:

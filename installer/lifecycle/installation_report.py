@@ -10,7 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import is_foreign, is_ledger_lost, read_record, read_saved
-from installer.change.lost_ledger import find_install_dir, find_left_behind, find_lost_specification
+from installer.change.lost_ledger import (
+    REMEDY_OF_NAMED,
+    find_install_dir,
+    find_left_behind,
+    find_lost_specification,
+    list_naming_missing_toolkit,
+)
 from installer.change.pending import PENDING, describe_pending
 from installer.config_text import Edit
 from installer.config_text.change import list_missing
@@ -75,6 +81,7 @@ class Line(Struct, frozen=True):
         good: The state is as installed.
         later: A flaw has its effect later, as at an engine's next start: the node can be ready.
         changed: When the file or link was changed last, in UTC, by whomever; "" if the line is about no file.
+        is_note: Nothing of ours is meant: a note on a node where nothing is installed.
     """
 
     subject: str
@@ -82,6 +89,7 @@ class Line(Struct, frozen=True):
     good: bool = False
     later: bool = False
     changed: str = ""
+    is_note: bool = False
 
 
 class Installation(Struct, frozen=True):
@@ -103,7 +111,7 @@ class Installation(Struct, frozen=True):
     @property
     def holds_nothing(self) -> bool:
         """Whether nothing is installed, and nothing left. A ledger may still remember a failed plan."""
-        if any(line.subject != LAST_PLAN for line in self.lines):
+        if any(line.subject != LAST_PLAN and not line.is_note for line in self.lines):
             return False
         return self.record is None or replace(self.record, failed=None).empty
 
@@ -145,6 +153,8 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     for finding in describe_plugin(host, options.nri, record):
         line = Line(finding.subject, finding.state, good=finding.good, later=finding.leaves_ready)
         plugin.append(line)
+    if record is None and not files:
+        lines = tuple(list_missing_toolkit_notes(host, options))
     return Installation(record, last_check, files, (*lines, *plugin))
 
 
@@ -185,6 +195,13 @@ def list_leftovers(host: Host, options: Options) -> Iterator[Line]:
         paths.append(row.path)
     for path in paths:
         yield Line(str(path), state)
+
+
+def list_missing_toolkit_notes(host: Host, options: Options) -> Iterator[Line]:
+    """Yield a note for each config that names our toolkit on a node without it and without a ledger."""
+    for path in list_naming_missing_toolkit(host, options):
+        state = f"names {options.layout.toolkit}, which is not there: {REMEDY_OF_NAMED}"
+        yield Line(str(path), state, good=True, is_note=True)
 
 
 def _list_recorded(

@@ -18,11 +18,12 @@ from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, hold, read_record
 from installer.change.lost_ledger import (
+    REMEDY_OF_NAMED,
     find_install_dir,
     find_leftovers,
     find_lost,
     find_packages,
-    find_toolkits,
+    list_naming_missing_toolkit,
     recover,
 )
 from installer.change.observe import observe_adoption, observe_undo
@@ -51,7 +52,7 @@ from installer.lifecycle.node_turns import give_back_after_undo, open_turns
 from installer.lifecycle.verify_leftovers import remove_made
 from installer.metrics import snapshot as metrics
 from installer.model.facts import EngineRow, Facts, PendingUndo, explain_running
-from installer.model.files import Kind, Layout
+from installer.model.files import Layout
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
@@ -108,16 +109,10 @@ def uninstall(options: Options) -> Exit:
 
 
 def _warn_of_missing_toolkit(host: Host, options: Options) -> None:
-    """Warn of each config that names a toolkit which is not there: no container starts by its runtimes.
-
-    Nobody can tell whether an owner has prepared the config for an install or an install is lost.
-    """
-    layout = options.layout
-    if host.kind(layout.toolkit, last=False) is not Kind.ABSENT:
-        return
-    for path in sorted(find_toolkits(host, options).get(options.install_dir, {})):
-        remedy = "if no install follows, remove what names it, or run uninstall --adopt"
-        log.warning("missing toolkit named", path=str(path), toolkit=str(layout.toolkit), remedy=remedy)
+    """Warn of each config that names a toolkit which is not there."""
+    for path in list_naming_missing_toolkit(host, options):
+        toolkit = str(options.layout.toolkit)
+        log.warning("missing toolkit named", path=str(path), toolkit=toolkit, remedy=REMEDY_OF_NAMED)
 
 
 def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> str:

@@ -3,7 +3,7 @@
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 from secrets import token_hex
 from typing import Final
@@ -27,7 +27,7 @@ from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
-from installer.lifecycle.installation_report import list_leftovers
+from installer.lifecycle.installation_report import Line, list_leftovers, list_missing_toolkit_notes
 from installer.lifecycle.verify_leftovers import Made, record_made, remove_made
 from installer.model.facts import EngineRow, Record, count
 from installer.model.files import dumps
@@ -117,6 +117,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     record = read_record(host, options.layout)
     if record is None or record.toolkit is None or not record.engines:
         lacks = "nothing is installed here: run toolkit-installer install first"
+        notes: Iterable[Line] = ()
         if record and record.cdi:
             lacks = "no runtime of ours is installed, because engines give GPUs by CDI: nothing to verify"
         elif record is None and any(list_leftovers(host, options)):
@@ -124,7 +125,11 @@ def verify(options: Options, *, as_json: bool) -> Exit:
                 f"the ledger {options.layout.ledger} is lost, so our runtimes are not known: "
                 "run toolkit-installer install, which finds our edits again, or toolkit-installer uninstall"
             )
+        else:
+            notes = list_missing_toolkit_notes(host, options)
         click.echo(lacks, err=True)
+        for note in notes:
+            click.echo(f"{note.subject}: {note.state}", err=True)
         return Exit.NOTHING_INSTALLED
 
     with lock_file(host, options.layout.ledger):  # each verify removes the recorded containers of others
