@@ -59,11 +59,14 @@ def find_other_mounts(
         path = host.resolve(row.path)
         mount = _nearest(given, path)
         former = _nearest(record.mounts, path)
-        error = _find_better_directory(host, options, row, mount, former)
-        if error is None and init is not None:
-            error = _find_hidden_config(host, options, row, init)
+        is_hosts_own = init is not None and _find_difference(host, init, row.path) is None
+        error = None
+        if not is_hosts_own or not _holds_our_edits(host, row):
+            error = _find_better_directory(host, options, row, mount, former)
+        if error is None and init is not None and _is_another_with_edits(host, init, row):
+            error = _explain_hidden_config(host, options, row)
         is_mounted = mount is not None or former is not None
-        if error is None and is_mounted and not _holds_our_edits(host, row):
+        if error is None and is_mounted and not is_hosts_own and not _holds_our_edits(host, row):
             error = _find_missing_edits(row, mount, former, undoes=undoes)
         if error is not None:
             return error
@@ -103,15 +106,30 @@ def _find_init_root(host: Host) -> Host | None:
     return None
 
 
-def _find_hidden_config(host: Host, options: Options, row: ConfigRow, init: Host) -> InstallerError | None:
-    """Return the error for a config of ours on a mount of the host that this process does not have."""
-    if not _is_another_with_edits(host, init, row):
-        return None
-    seen = f"pid 1 sees another {row.path} than {host.local_path(row.path)}"
+def _explain_hidden_config(host: Host, options: Options, row: ConfigRow) -> InstallerError:
+    """Make the error for a config of ours on a mount of the host that this process does not have."""
     remedy = f"mount the host's root at {options.host_root} with all mounts below it"
     if options.host_root == ROOT:
         remedy = "run this in the host's mount namespace"
-    return InstallerError(f"find our edits of {row.path} ({seen})", remedy=remedy, code="path-unusable")
+    problem = f"find our edits of {row.path} ({_explain_view(1, row.path, host)})"
+    return InstallerError(problem, remedy=remedy, code="path-unusable")
+
+
+def _explain_view(pid: int, path: PurePosixPath, host: Host) -> str:
+    """Explain that a process sees another file or directory at a path of the host."""
+    local = host.local_path(path)
+    here = "this process" if str(local) == str(path) else str(local)
+    return f"pid {pid} sees another {path} than {here}"
+
+
+def _find_difference(host: Host, other: Host, path: PurePosixPath) -> PurePosixPath | None:
+    """Return the config at a path, or its directory, if ``other`` has another one there; else None."""
+    for each in (path, path.parent):
+        here = host.status(each)
+        there = other.status(each)
+        if here is not None or there is not None:
+            return None if is_same(here, there) else each
+    return None
 
 
 def _is_another_with_edits(host: Host, other: Host, row: ConfigRow) -> bool:
@@ -168,8 +186,7 @@ def refuse_unread_configs(host: Host, options: Options, engines: Iterable[Engine
             remedy = f"mount the one that it sees, and name the place with --mount {path.parent}=HERE"
             if mount is not None:
                 remedy = f"mount the host's {mount.path} at {mount.here}, or correct --mount"
-            seen = f"pid {engine.pid} sees another {place} than {host.local_path(place)}"
-            problem = f"edit {path} of {engine.title} ({seen})"
+            problem = f"edit {path} of {engine.title} ({_explain_view(engine.pid, place, host)})"
             raise InstallerError(problem, remedy=remedy, code="path-unusable")
 
 
@@ -177,11 +194,8 @@ def _find_unread(pid: int, path: PurePosixPath, host: Host) -> PurePosixPath | N
     """Return a config, or its directory, if a process sees another one at its path; None if unknown."""
     with suppress(InstallerError):  # without CAP_SYS_PTRACE another process's root cannot be read
         seen = Host.under(PurePosixPath(f"/proc/{pid}/root"))
-        for each in (path, path.parent):
-            here = host.status(each)
-            there = seen.status(each)
-            if here is not None and there is not None:
-                return None if is_same(here, there) else each
+        if seen.status(path.parent) is not None:
+            return _find_difference(host, seen, path)
     return None
 
 

@@ -4,11 +4,13 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from tests.engines.configs import DOCKER
 from tests.engines.live import run_through_us
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.told import sentence, served, snapshot
 
 OTHER = "/srv/other"
+UNITS = {"docker": ("docker.socket", "docker.service"), "containerd": ("containerd.service",)}
 
 
 def copy_config(node: Node) -> str:
@@ -71,8 +73,7 @@ def test_an_undo_below_a_root_without_the_hosts_mounts_does_not_lose_the_edits(
     node.run(["mkdir", "/srv/host"])
     node.run(["mount", "--bind", "/", "/srv/host"])
     if engine == "stopped":
-        units = ["docker.socket", "docker.service"] if node.engine == "docker" else ["containerd.service"]
-        node.run(["systemctl", "stop", *units])
+        node.run(["systemctl", "stop", *UNITS[node.engine]])
 
     refused = node.installer("uninstall", "--host-root", "/srv/host")
 
@@ -97,11 +98,16 @@ def test_an_engine_with_a_directory_of_its_own_is_not_restarted_for_the_hosts(no
     refused = node.installer("install", *SOURCE)
 
     assert refused.returncode == 1
-    assert f"(pid {pid} sees another {node.config} than {node.config})" in sentence(refused.stderr)
+    assert f"(pid {pid} sees another {node.config} than this process)" in sentence(refused.stderr)
     assert sentence(refused.stderr).endswith(f"name the place with --mount {directory}=HERE")
     assert snapshot(node) == files
     assert node.pid_of() == pid
     node.installer("install", *SOURCE, "--mount", f"{directory}={OTHER}", check=True)
+    node.run(["systemctl", "stop", *UNITS[node.engine]])
+    refused = node.installer("uninstall")
+    assert refused.returncode == 4
+    assert sentence(refused.stderr).endswith(f"(install used --mount {directory}={OTHER}); give it again")
+    node.run(["systemctl", "start", *UNITS[node.engine]])
     node.installer("uninstall", "--mount", f"{directory}={OTHER}", check=True)
     assert snapshot(node) == files
 
@@ -118,9 +124,41 @@ def test_a_file_that_was_mounted_over_the_config_after_our_start_is_not_lost(doc
     refused = node.run([*in_older, "uninstall"], check=False)
 
     assert refused.returncode == 4
-    assert f"sees another {node.config} than {node.config})" in sentence(refused.stderr)
+    assert f"sees another {node.config} than this process)" in sentence(refused.stderr)
     assert node.run(["findmnt", node.config], check=False).returncode == 0
     older.kill()
     older.wait()
     node.run(["umount", node.config])
     node.installer("uninstall", check=True)
+
+
+def test_a_mount_of_the_hosts_own_config_is_believed_when_our_edits_are_gone(docker_node: Node) -> None:
+    node, before = docker_node, docker_node.read(DOCKER)
+    files = snapshot(node)
+    node.run(["mkdir", OTHER])
+    node.run(["mount", "--bind", "/etc/docker", OTHER])
+    node.installer("install", *SOURCE, "--mount", f"/etc/docker={OTHER}", check=True)
+    node.write(DOCKER, before)
+    node.run(["systemctl", "reload", "docker"])
+
+    node.installer("uninstall", "--mount", f"/etc/docker={OTHER}", check=True)
+
+    node.run(["umount", OTHER])
+    node.run(["rmdir", OTHER])
+    assert snapshot(node) == files
+
+
+def test_an_undo_ends_although_a_former_mount_still_shows_our_edits(docker_node: Node) -> None:
+    """A tool of the owner's has put a copy of /etc/docker in the place of the one that was mounted."""
+    node, before = docker_node, docker_node.read(DOCKER)
+    node.run(["mkdir", OTHER])
+    node.run(["mount", "--bind", "/etc/docker", OTHER])
+    node.installer("install", *SOURCE, "--mount", f"/etc/docker={OTHER}", check=True)
+    node.run(["sh", "-c", "mv /etc/docker /etc/former && cp -a /etc/former /etc/docker"])
+    refused = node.installer("uninstall", "--mount", f"/etc/docker={OTHER}")
+    assert refused.returncode == 4
+    assert sentence(refused.stderr).endswith(f"({OTHER} is not the host's /etc/docker); leave it out")
+
+    node.installer("uninstall", check=True)
+
+    assert node.read(DOCKER) == before
