@@ -7,7 +7,7 @@ import pytest
 from installer.host.files import FS_APPEND_FL, FS_IMMUTABLE_FL
 from tests.support.attributes import attribute
 from tests.support.neighbours import only_as_root
-from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, Site, sentence
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, LEDGER, TOOLKIT, Site, sentence
 
 
 @only_as_root
@@ -48,3 +48,37 @@ def test_an_uninstall_names_the_attribute_last_and_what_it_has_undone_before(cle
     events = [json.loads(line) for line in refused.stderr.splitlines()]
     assert [each["path"] for each in events[:-1]] == [f"/{CONTAINERD}", f"/{CRIO}"]
     assert reverted == original
+
+
+@only_as_root
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_an_immutable_file_in_the_toolkit_is_refused_before_the_first_step(site: Site, verb: str) -> None:
+    site.install()
+    version = (site.root / TOOLKIT).resolve().relative_to(site.root)
+    (site.root / version / "my").mkdir()
+    own = site.write(f"{version}/my/own-file", "mine\n")
+    (site.root / version / "nvidia-ctk").unlink()
+    before = site.tree()
+
+    with attribute(own, FS_IMMUTABLE_FL):
+        refused = [site.call(verb) for _ in range(2)]
+
+    after = site.tree()
+    # A refused uninstall notes the reason in the ledger.
+    assert {path for path in {*before, *after} if before.get(path) != after.get(path)} <= {LEDGER}
+    assert [done.returncode for done in refused] == ([4, 4] if verb == "uninstall" else [1, 1])
+    first, second = map(sentence, refused)
+    reason = f"(an attribute of /{version}/my/own-file forbids it: lsattr shows i or a)"
+    assert f"{reason}; remove the attribute: chattr -i -a /{version}/my/own-file" in first
+    assert second == first
+    assert site.call(verb).returncode == 0
+
+
+@only_as_root
+def test_an_owners_immutable_directory_is_not_replaced(site: Site) -> None:
+    site.write(f"{TOOLKIT}/own-file", "mine\n")
+
+    with attribute(site.root / TOOLKIT, FS_IMMUTABLE_FL):
+        refused = site.refuses("install")
+
+    assert f"chattr -i -a /{TOOLKIT}" in refused

@@ -30,7 +30,7 @@ from installer.engines.toolkit_paths import COMMENT, comes_back, leads_to
 from installer.engines.used_configs import list_configs_of_next_starts
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
-from installer.host.files import Host, entries, text
+from installer.host.files import Host, entries, is_immutable, text
 from installer.host.trees import digests_below, sums_of
 from installer.model.engine import EngineState
 from installer.model.facts import (
@@ -45,7 +45,7 @@ from installer.model.facts import (
     SpecialVersion,
     ToolkitFacts,
 )
-from installer.model.files import NOTES, VERSIONS, Artifact, File, Kind, Layout, host_path
+from installer.model.files import NOTES, VERSIONS, Artifact, Entry, File, Kind, Layout, host_path
 from installer.model.options import Options, Places, RestartMode
 from installer.payload import access
 from installer.payload.config_toml import HOST_CONFIG
@@ -169,7 +169,18 @@ class Node(Struct, frozen=True):
             superseded=theirs and replaced and former_row is not None and former_row.replaced,
             digests=digests,
             restored=frozenset(restored),
+            immutable=self._find_immutable(versions),
         )
+
+    def _find_immutable(self, versions: Mapping[str, Mapping[PurePosixPath, Entry]]) -> PurePosixPath | None:
+        """Return the first file or directory in the toolkit's place or a version that root cannot remove."""
+        layout = self.options.layout
+        paths = []
+        if self.host.kind(layout.toolkit, last=False) is Kind.DIRECTORY:
+            paths.append(layout.toolkit)
+        for name, version in versions.items():
+            paths += [layout.version(name) / path for path, entry in version.items() if not entry.link]
+        return next((path for path in paths if is_immutable(self.host, path)), None)
 
     def find_obstacles(self, targets: Iterable[PurePosixPath], *, by_cdi: bool) -> Iterator[InstallerError]:
         """Yield the obstacles of any install on this node."""

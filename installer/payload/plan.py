@@ -120,7 +120,10 @@ def install(
         planned += for_reason(_why_switch(facts, link), switches)
     obstacles: tuple[InstallerError, ...] = ()
     if planned:
-        obstacles = tuple(_find_lack_of_room(facts, options, (*files, *extra)))
+        obstacles = (
+            *_refuse_immutable(facts, "install"),
+            *_find_lack_of_room(facts, options, (*files, *extra)),
+        )
     return Part(
         PartId.TOOLKIT,
         tuple(planned),
@@ -311,6 +314,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
         problem = f"restore the toolkit directory of another installer ({now})"
         remedy = f"move it away, then {TRY_AGAIN}"
         obstacles = (InstallerError(problem, remedy=remedy, code="name-taken"),)
+    obstacles += tuple(_refuse_immutable(facts, "remove"))
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
     notes: list[str] = []
     for path in _list_foreign_files(row, facts):
@@ -402,6 +406,15 @@ def find_link(facts: Facts) -> str | None:
     if facts.toolkit.kind is Kind.LINK:
         return facts.toolkit.link
     return None
+
+
+def _refuse_immutable(facts: Facts, verb: str) -> Iterator[InstallerError]:
+    """Refuse to begin where a file of an owner cannot be removed."""
+    path = facts.toolkit.immutable
+    if path is not None:
+        problem = f"{verb} the toolkit (an attribute of {path} forbids it: lsattr shows i or a)"
+        remedy = f"remove the attribute: chattr -i -a {path}"
+        yield InstallerError(problem, remedy=remedy, code="file-operation-failed")
 
 
 def _find_lack_of_room(
