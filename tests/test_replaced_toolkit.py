@@ -216,6 +216,52 @@ def test_a_file_that_does_not_come_back_with_the_owners_directory_is_named(site:
     assert f"{WRAPPER} {words}" in done.stderr
 
 
+def test_an_owners_link_keeps_its_own_target(site: Site) -> None:
+    site.write("opt/v1/runc", "#!/bin/sh\n").chmod(0o755)
+    (site.root / "opt/current").symlink_to("v1")
+    (site.root / TOOLKIT).mkdir(parents=True)
+    (site.root / WRAPPER[1:]).symlink_to("/opt/current/runc")
+    _name_wrapper(site)
+
+    site.install()
+
+    assert str((site.root / WRAPPER[1:]).readlink()) == "/opt/current/runc"
+
+
+def test_a_path_with_dots_is_noted_and_not_copied(site: Site) -> None:
+    (site.root / TOOLKIT / "sub").mkdir(parents=True)
+    _write_wrapper(site)
+    path = f"/{TOOLKIT}/sub/../my-wrapper"
+    site.rewrite(DAEMON_JSON, lambda said: said.update(runtimes={"owner": {"path": path}}))
+    before = site.tree()
+
+    done = site.install()
+
+    assert f"starts {path}, which the new toolkit does not have: move that program" in done.stderr
+    site.uninstall()
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize("is_link", [True, False], ids=["through a link", "by its path"])
+def test_a_file_that_is_named_by_the_directory_of_one_version_is_noted_and_not_copied(
+    site: Site, *, is_link: bool
+) -> None:
+    site.install()
+    _write_wrapper(site)
+    path = str(Path("/usr/local/nvidia") / (site.root / TOOLKIT).readlink() / "my-wrapper")
+    if is_link:
+        site.write("opt/link").unlink()
+        (site.root / "opt/link").symlink_to(path)
+        path = "/opt/link"
+    site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].update(owner={"path": path}))
+    _change_source(site, "2")
+
+    done = site.install()
+
+    assert f"starts {path}, which the new toolkit does not have: move that program" in done.stderr
+    assert not (site.root / WRAPPER[1:]).exists()
+
+
 NAMED_ELSEWHERE = [
     pytest.param("etc/systemd/system/x.service", f"[Service]\nExecStart={WRAPPER}\n", id="a unit"),
     pytest.param("etc/cdi/x.json", json.dumps({"hooks": [{"path": WRAPPER}]}), id="a CDI specification"),

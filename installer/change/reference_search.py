@@ -22,7 +22,14 @@ from installer.engines import ENGINES, config_files, list_generating
 from installer.engines.config_texts import tree_of
 from installer.engines.other_engines import ask_process
 from installer.engines.startup import flags_of, value_of
-from installer.engines.toolkit_paths import comes_back, find_below_toolkit, find_paths, leads_to, list_places
+from installer.engines.toolkit_paths import (
+    comes_back,
+    find_below_toolkit,
+    find_paths,
+    leads_by_version,
+    leads_to,
+    list_places,
+)
 from installer.errors import InstallerError
 from installer.host.files import Host, text
 from installer.host.processes import (
@@ -162,7 +169,7 @@ class ReferenceSearch(Struct, frozen=True):
             with suppress(InstallerError):
                 carried = find_portable(self.host, layout, below)
                 # A config that names the directory of a version loses the path with that version.
-                if carried is not None and not paths[0].is_relative_to(layout.versions):
+                if carried is not None and not leads_by_version(self.host, layout, paths[0]):
                     portable[below] = carried
         return NamedPrograms(links, frozenset(returning), in_toolkit, portable)
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Final
 
 from installer.errors import InstallerError
@@ -11,6 +12,7 @@ from installer.host.files import Host, text
 from installer.model.files import VERSIONS, Kind, Layout
 
 SCRIPT_BYTES: Final = 64 << 10  # of a script that may start our program
+MOST_LINKS: Final = 40  # as the kernel follows in one path
 COMMENT: Final = re.compile(r"(?m)^[^\S\n]*+#.*$")
 
 
@@ -54,6 +56,22 @@ def comes_back(host: Host, layout: Layout, program: PurePosixPath) -> bool:
     former = layout.replaced if target is None else layout.install_dir / target
     with suppress(InstallerError):
         return host.kind(former / below) is Kind.FILE
+    return False
+
+
+def leads_by_version(host: Host, layout: Layout, path: PurePosixPath) -> bool:
+    """Tell whether a path leads into the toolkit by the directory of a version, not by its link."""
+    for _ in range(MOST_LINKS):
+        if path.is_relative_to(layout.toolkit):
+            return False
+        if path.is_relative_to(layout.versions):
+            return True
+        links = [above for above in (path, *path.parents) if host.link_target(above) is not None]
+        if not links:
+            return False
+        first = links[-1]
+        target = first.parent / (host.link_target(first) or "") / path.relative_to(first)
+        path = PurePosixPath(normpath(target))
     return False
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import Final
 
 from msgspec.structs import replace
@@ -295,13 +296,16 @@ def find_portable(host: Host, layout: Layout, below: PurePosixPath) -> Carried |
         InstallerError: the path cannot be looked at.
     """
     path = layout.toolkit / below
-    if host.kind(path) is not Kind.FILE:
+    # Through a directory that is left out of a copy, ".." would lead nowhere.
+    if ".." in below.parts or host.kind(path) is not Kind.FILE:
         return None
     source = PurePosixPath(host.local_path(path))
     real = host.resolve(path)
     directories = (host.resolve(layout.toolkit), host.resolve(layout.home))
     if not any(map(real.is_relative_to, directories)):
-        return Carried(below, source, 0, target=str(real))
+        target = host.resolve(path.parent) / (host.link_target(path) or real)
+        own_target = PurePosixPath(normpath(target))  # which its owner may lead elsewhere later
+        return Carried(below, source, 0, target=str(own_target if host.resolve(own_target) == real else real))
     size_bytes = host.size(path)
     if size_bytes > MOST_CARRIED_BYTES:
         return None
