@@ -216,6 +216,25 @@ def test_a_file_that_does_not_come_back_with_the_owners_directory_is_named(site:
     assert f"{WRAPPER} {words}" in done.stderr
 
 
+def test_a_wrapper_and_the_program_beside_it_are_copied_together(site: Site) -> None:
+    site.install()
+    _write_wrapper(site)
+    site.write(f"{TOOLKIT}/my-wrapper.real", "ELF")
+    _name_wrapper(site)
+    _change_source(site, "2")
+
+    updated = site.install()
+
+    assert "is not part of the new toolkit" not in updated.stderr
+    for words in ("3", "4"):
+        assert site.read(f"{TOOLKIT}/my-wrapper.real") == "ELF"
+        _change_source(site, words)
+        site.install()
+    assert site.status().returncode == 0
+    site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].clear())
+    assert f"{WRAPPER}.real goes with the toolkit" in site.uninstall().stderr
+
+
 def test_an_owners_link_keeps_its_own_target(site: Site) -> None:
     site.write("opt/v1/runc", "#!/bin/sh\n").chmod(0o755)
     (site.root / "opt/current").symlink_to("v1")

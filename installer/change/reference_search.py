@@ -47,7 +47,7 @@ from installer.model.facts import Owner, Record, Reference
 from installer.model.files import PATH, Carried, File, Kind, Layout, host_path
 from installer.model.options import Places
 from installer.payload.access import find_portable
-from installer.payload.files import EXECUTABLES, LINKS
+from installer.payload.files import EXECUTABLES, LINKS, real_name
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 SPEC_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
@@ -171,6 +171,9 @@ class ReferenceSearch(Struct, frozen=True):
                 # A config that names the directory of a version loses the path with that version.
                 if carried is not None and not leads_by_version(self.host, layout, paths[0]):
                     portable[below] = carried
+                    wrapped = find_portable(self.host, layout, below.with_name(real_name(below.name)))
+                    if wrapped is not None:
+                        portable[wrapped.path] = wrapped
         return NamedPrograms(links, frozenset(returning), in_toolkit, portable)
 
     def _resolve(self, named: Iterable[str]) -> dict[str, PurePosixPath]:

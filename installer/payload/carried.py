@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from installer.model.facts import Reference
 from installer.model.files import NOTES, Carried, PayloadFile
+from installer.payload.files import real_name
 
 # What configs, flags and running engines name in the toolkit's directory, by the paths below it.
 Named = Mapping[PurePosixPath, Sequence[Reference]]
@@ -26,15 +27,21 @@ def choose_carried(
     files: Iterable[PayloadFile],
     portable: Mapping[PurePosixPath, Carried],
 ) -> tuple[Carried, ...]:
-    """Return the owner's files that a version gets beside its own ``files``."""
+    """Return the owner's files that a version gets beside its own ``files``.
+
+    A wrapper starts the program beside it with the name of ``real_name``, which no config names.
+    """
     chosen: list[Carried] = []
     taken = {NOTES, *(file.path for file in files)}
     for path in displaced:
-        carried = portable.get(path)
-        # No directory can have the name of a file.
-        if carried is not None and taken.isdisjoint(path.parents):
-            taken.add(path)
-            chosen.append(carried)
+        if path not in portable:
+            continue
+        for each in (path, path.with_name(real_name(path.name))):
+            carried = portable.get(each)
+            # No directory can have the name of a file.
+            if carried is not None and taken.isdisjoint((each, *each.parents)):
+                taken.add(each)
+                chosen.append(carried)
     return tuple(chosen)
 
 

@@ -107,7 +107,7 @@ def install(
         extra = choose_carried(missing, files, facts.portable)
         displaced = (
             *explain_displaced(missing, extra, named),
-            *_list_left_files(facts, options, version, named),
+            *_list_left_files(facts, options, version, {*named, *(file.path for file in extra)}),
         )
         manifest = make_manifest((*files, *extra))
         step = InstallVersion(version, (*_with_config(files, config), *extra), repairs=current == version)
@@ -142,7 +142,9 @@ def _find_manifest(facts: Facts, files: tuple[PayloadFile, ...], version: str) -
     return manifest
 
 
-def _list_left_files(facts: Facts, options: Options, version: str, named: Named) -> Iterator[str]:
+def _list_left_files(
+    facts: Facts, options: Options, version: str, noted: Collection[PurePosixPath]
+) -> Iterator[str]:
     """Note each file that others have put into the version in place, and that the new version does not have.
 
     An update leaves such a file in the directory of the old version; a repair replaces that directory.
@@ -151,7 +153,7 @@ def _list_left_files(facts: Facts, options: Options, version: str, named: Named)
     if row is None:
         return
     for path in _list_foreign_files(row, facts):
-        if path in named:
+        if path in noted:
             continue
         file = options.layout.toolkit / path
         if row.version == version:
