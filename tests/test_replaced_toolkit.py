@@ -350,8 +350,11 @@ def test_a_container_on_an_owners_program_keeps_that_program_and_the_toolkit(sit
     assert (site.root / WRAPPER[1:]).is_file()
     site.uninstall("--in-use", "force", code=4)
     assert (site.root / WRAPPER[1:]).read_text() == "#!/bin/sh\n"
+    assert "BAD /usr/local/nvidia/toolkit/" not in site.status().stdout
     shutil.rmtree(bundle)
-    site.uninstall()
+    notes = [line for line in site.uninstall().stderr.splitlines() if "goes with the toolkit" in line]
+    assert len(notes) == 1
+    assert WRAPPER in notes[0]
     assert not (site.root / HOME).exists()
 
 

@@ -156,7 +156,9 @@ def _list_left_files(
         if path in noted:
             continue
         file = options.layout.toolkit / path
-        if row.version == version:
+        if row.version == SpecialVersion.STAND_IN:
+            yield f"{file} is not part of the new toolkit, and goes: the install did not make it"
+        elif row.version == version:
             yield f"{file} goes with the damaged toolkit: the install did not make it"
         else:
             left = options.layout.versions / row.version / path
@@ -336,7 +338,8 @@ def _list_foreign_files(row: ToolkitRow | None, facts: Facts) -> Iterator[PurePo
     ours = {*row.files, str(CONFIG), str(NOTES)}
     ours -= set(list_carried(row.files)) - facts.toolkit.restored
     for path, entry in sorted(facts.toolkit.versions.get(row.version, {}).items()):
-        if not entry.directory and str(path) not in ours:
+        is_stand_in = row.version == SpecialVersion.STAND_IN and str(path) not in row.files
+        if not entry.directory and str(path) not in ours and not is_stand_in:
             yield path
 
 
@@ -397,7 +400,7 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
         *map(RemoveVersion, sorted(facts.toolkit.versions.keys() - {SpecialVersion.STAND_IN})),
     )
     reason = f"{names_of(facts.containers.running)} can be stopped and removed by it"
-    left = replace(toolkit, version=SpecialVersion.STAND_IN, previous=None, files={})
+    left = replace(toolkit, version=SpecialVersion.STAND_IN, previous=None, files=make_manifest(carried))
     return Part(PartId.TOOLKIT, for_reason(reason, steps), Record(toolkit=left))
 
 
