@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.looks import asked, found_problem, look
+from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended, sentence
 from tests.support.stand_in import CONFIGS
 from tests.support.waiting import until, until_it_sleeps
@@ -233,6 +234,29 @@ def test_a_wrapper_and_the_program_beside_it_are_copied_together(site: Site) -> 
     assert site.status().returncode == 0
     site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].clear())
     assert f"{WRAPPER}.real goes with the toolkit" in site.uninstall().stderr
+
+
+@only_as_root
+def test_a_private_directory_of_an_owner_stays_private(site: Site) -> None:
+    site.write(f"{TOOLKIT}/tls/deep/key.pem", "secret\n")
+    private = site.root / TOOLKIT / "tls"
+    private.chmod(0o700)
+    os.chown(private, NOBODY, NOBODY)
+    site.rewrite(DAEMON_JSON, lambda said: said.update(tlskey=f"/{TOOLKIT}/tls/deep/key.pem"))
+    before = site.tree()
+
+    site.install()
+
+    for words in ("2", "3"):
+        status = private.stat()
+        assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o700, NOBODY, NOBODY)
+        assert (private / "deep").stat().st_mode & 0o7777 == 0o755
+        assert site.status("--deep").returncode == 0
+        assert "nothing changed" in site.install().stderr
+        _change_source(site, words)
+        site.install()
+    site.uninstall()
+    assert site.tree() == before
 
 
 def test_an_owners_link_keeps_its_own_target(site: Site) -> None:

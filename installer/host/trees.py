@@ -139,10 +139,27 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
             _put(top, file, label, noted)
         if noted and str(NOTES.parent) in directories:
             write_synced(str(NOTES), "".join(sorted(noted)).encode(), Meta(0o600), top)
-        for each in (*directories, "."):
+        owners = _find_owners_directories(files)
+        for each in (*reversed(directories), "."):
             with opened(each, DIRECTORY, dir_fd=top) as made:
                 os.fchmod(made, WIDE)  # regardless of the umask: user-namespaced pods must reach the payload
+                if each in owners:
+                    with opened(str(owners[each]), DIRECTORY) as source:
+                        apply_metadata(made, metadata_of(source))
                 os.fsync(made)
+
+
+def _find_owners_directories(files: Iterable[PayloadFile]) -> dict[str, PurePosixPath]:
+    """Map each directory with only an owner's files to the directory that these are copied from."""
+    owners: dict[str, PurePosixPath] = {}
+    ours: set[str] = set()
+    for file in files:
+        if isinstance(file, Carried):
+            for parent, source in zip(file.path.parents, file.source.parents, strict=False):
+                owners.setdefault(str(parent), source)
+        else:
+            ours.update(map(str, file.path.parents))
+    return {each: source for each, source in owners.items() if each not in {*ours, "."}}
 
 
 def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None:

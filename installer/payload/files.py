@@ -376,8 +376,9 @@ def list_damage(
         flaw = _find_flaw(PurePosixPath(name), identity, found, digests)
         if flaw:
             yield name, flaw
+    of_owners = _list_owners_directories(wanted)
     for path, entry in sorted(found.items()):
-        if str(path) in wanted:
+        if str(path) in wanted or path in of_owners:
             continue
         flaw = ""
         if entry.directory or path == CONFIG:
@@ -389,6 +390,19 @@ def list_damage(
             flaw = WRITABLE
         if flaw:
             yield str(path), flaw
+
+
+def _list_owners_directories(wanted: Manifest) -> set[PurePosixPath]:
+    """Return the directories of a version with only an owner's files: they keep their owner and mode."""
+    owners: set[PurePosixPath] = set()
+    ours = {PurePosixPath(), *CONFIG.parents}
+    for name, identity in wanted.items():
+        parents = PurePosixPath(name).parents
+        if identity == CARRIED:
+            owners.update(parents)
+        else:
+            ours.update(parents)
+    return owners - ours
 
 
 def _find_flaw(
