@@ -59,15 +59,19 @@ def find_other_mounts(
         path = host.resolve(row.path)
         mount = _nearest(given, path)
         former = _nearest(record.mounts, path)
-        is_hosts_own = init is not None and _find_difference(host, init, row.path) is None
-        error = None
-        if not is_hosts_own or not _holds_our_edits(host, row):
-            error = _find_better_directory(host, options, row, mount, former)
-        if error is None and init is not None and _is_another_with_edits(host, init, row):
-            error = _explain_hidden_config(host, options, row)
-        is_mounted = mount is not None or former is not None
-        if error is None and is_mounted and not is_hosts_own and not _holds_our_edits(host, row):
-            error = _find_missing_edits(row, mount, former, undoes=undoes)
+        hidden = None
+        if init is not None and _is_another_with_edits(host, init, row):
+            hidden = _explain_hidden_config(host, options, row)
+        if mount is None and former is None:
+            error = hidden
+        else:
+            is_hosts_own = init is not None and _find_difference(host, init, row.path) is None
+            has_edits = _holds_our_edits(host, row)
+            if is_hosts_own and has_edits:
+                continue
+            error = _find_better_directory(host, options, row, mount, former) or hidden
+            if error is None and not is_hosts_own and not has_edits:
+                error = _find_missing_edits(row, mount, former, undoes=undoes)
         if error is not None:
             return error
     return None
