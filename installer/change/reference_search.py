@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from installer.change.references import list_programs, list_start_paths
 from installer.config_text import flatten
-from installer.engines import ENGINES, config_files, list_generating
+from installer.engines import ENGINES, config_files
 from installer.engines.config_texts import tree_of
+from installer.engines.engine_processes import BY_PROCESS, EngineProcess, find_kind, has_generated_config
 from installer.engines.other_engines import ask_process
 from installer.engines.startup import flags_of, value_of
 from installer.engines.toolkit_paths import (
@@ -35,7 +36,6 @@ from installer.host.files import Host, text
 from installer.host.processes import (
     LOOK_S,
     PROC,
-    HostProcess,
     UnfinishedError,
     list_host_processes,
     read_command_line,
@@ -76,11 +76,7 @@ RUNTIME: Final = "nvidia-container-runtime"
 ASK_S: Final = 2.0  # for all engines beside ours: a pod has 30 s for its undo, which searches twice
 MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
-# The engines by process. Of several with one process the first counts: the others derive from it.
-ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if not engine.config_markers}
-
-
-ENGINE_PROCESSES: Final = frozenset((*ROWS, CONMON))
+SEARCHED_PROCESSES: Final = frozenset((*BY_PROCESS, CONMON))
 
 
 class NamedPrograms(Struct, frozen=True):
@@ -232,32 +228,28 @@ class ReferenceSearch(Struct, frozen=True):
         """Search running engines outside the ledger for programs: configs, flags, and what is in force."""
         host = self.host
         until_s = time.monotonic() + ASK_S
-        for process in list_host_processes(host, ENGINE_PROCESSES):
-            if process.name == CONMON and process.of_host:
-                yield from _find_podmans_runtime(process.pid, read_command_line(host, process))
-            kind = ROWS.get(process.name) or ROWS.get(PurePosixPath(process.program).name)
-            if kind is None or not process.of_host:
+        for each in list_host_processes(host, SEARCHED_PROCESSES):
+            if each.name == CONMON and each.of_host:
+                yield from _find_podmans_runtime(each.pid, read_command_line(host, each))
+            kind = find_kind(each)
+            if kind is None:
                 continue
-            unit = unit_of(process.pid, host.local_path(PROC))
-            words = read_command_line(host, process)
-            if not self._is_known(process, kind, unit, words):
-                yield from self._search_engine(
-                    kind, process.pid, unit or f"pid {process.pid}", words, until_s
-                )
+            unit = unit_of(each.pid, host.local_path(PROC))
+            process = EngineProcess(kind, each.pid, read_command_line(host, each))
+            if not self._is_known(process, unit):
+                yield from self._search_engine(process, unit or f"pid {each.pid}", until_s)
 
-    def _search_engine(
-        self, kind: Engine, pid: int, unit: str, words: tuple[str, ...], until_s: float
-    ) -> Iterator[Reference]:
+    def _search_engine(self, process: EngineProcess, unit: str, until_s: float) -> Iterator[Reference]:
         """Search one engine for programs.
 
         Args:
-            kind: the engine.
-            pid: the process.
+            process: the engine's process.
             unit: the unit, or a name for the process.
-            words: the command line.
             until_s: when to ask no more, by ``time.monotonic``.
         """
         host = self.host
+        kind = process.kind
+        words = process.words
         title = f"{kind.title} of {unit}"
         remedy = f"correct that, stop or restart {unit}"
         for name, program in flags_of(kind, Started(words)).runtimes.items():
@@ -266,7 +258,7 @@ class ReferenceSearch(Struct, frozen=True):
             )
 
         # What is in force need not be in its config any more: somebody may have changed the config since.
-        serving = ask_process(host, kind, pid, words, until_s)
+        serving = ask_process(host, process, until_s)
         engine = replace(EngineState.usual(kind), unit=unit, started=Started(words))
         with suppress(InstallerError):
             engine = config_files.with_places(host, engine, Places())
@@ -276,7 +268,7 @@ class ReferenceSearch(Struct, frozen=True):
                 is_edited = host.resolve(path) in edited
                 if is_edited and serving is not None:
                     continue  # the undo takes our edits out of it
-                if is_edited and not self._has_read(path, pid):
+                if is_edited and not self._has_read(path, process.pid):
                     how = f"{title} does not say what it serves, has not read {path} since its last change,"
                     yield self._refer_unseen(f"{how} and may start", f"restart {unit}")
                     continue
@@ -301,16 +293,15 @@ class ReferenceSearch(Struct, frozen=True):
         began_s = start_time_of(pid, self.host.local_path(PROC))
         return began_s is None or self.host.changed_s(path) < began_s
 
-    def _is_known(self, process: HostProcess, kind: Engine, unit: str, words: Sequence[str]) -> bool:
+    def _is_known(self, process: EngineProcess, unit: str) -> bool:
         """Tell whether a process is an engine of the ledger, or finds the toolkit without a config."""
         for engine in self.engines:
             is_same = engine.pid == process.pid
             if engine.pid is None:
                 is_same = bool(unit) and engine.unit == unit
-            if is_same and engine.kind.process == kind.process:
+            if is_same and engine.kind.process == process.kind.process:
                 return True
-        paths = map(PurePosixPath, words)
-        return any(list_generating(kind.process, path, path) for path in paths)
+        return has_generated_config(process.kind, process.words)
 
     def _search_path(self) -> Iterator[Reference]:
         """Search PATH for links to our programs: engines and people start a program by a mere name."""

@@ -9,11 +9,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines import ENGINES, list_generating
+from installer.engines import ENGINES
 from installer.engines.ask import ask
+from installer.engines.engine_processes import EngineProcess, list_engine_processes
 from installer.engines.startup import path_of
 from installer.host.files import Host
-from installer.host.processes import PROC, UnfinishedError, list_host_processes, read_command_line, unit_of
+from installer.host.processes import PROC, UnfinishedError, unit_of
 from installer.host.sockets import has_no_socket, list_listening
 from installer.model.effective import EffectiveConfig
 from installer.model.engine import Engine, EngineState, OtherEngine
@@ -33,70 +34,49 @@ def find_other_engines(host: Host, known: Collection[EngineState]) -> tuple[Othe
     known_pids = {engine.pid for engine in known}
     tried = 0
     with suppress(UnfinishedError):  # too many processes: a note is not worth more time
-        for kind, pid, words in _list_processes(host, known_pids):
-            for socket in _list_sockets(host, kind, pid, words):
+        for process in list_engine_processes(host):
+            # Only an engine with CRI has a flag for its socket.
+            if process.pid in known_pids or not _list_socket_flags(process.kind):
+                continue
+            for socket in _list_sockets(host, process):
                 tried += 1
                 if socket in known_sockets or tried > MOST:
                     continue
-                if _ask(host, kind, pid, socket) is not None:
-                    owner = unit_of(pid, host.local_path(PROC)) or f"pid {pid}"
-                    found.append(OtherEngine(kind, owner, socket))
+                if _ask(host, process, socket) is not None:
+                    owner = unit_of(process.pid, host.local_path(PROC)) or f"pid {process.pid}"
+                    found.append(OtherEngine(process.kind, owner, socket))
                     break
     return tuple(found)
 
 
-def _list_processes(
-    host: Host, known_pids: Collection[int | None]
-) -> Iterator[tuple[Engine, int, tuple[str, ...]]]:
-    """Yield the other processes of engines on the host: the engine's kind, the pid, and the command line.
-
-    Engines of distributions are left out: they generate the config, and have names and sockets of their own.
-
-    Raises:
-        UnfinishedError: there are too many processes.
-    """
-    kinds = {kind.process: kind for kind in ENGINES.values() if _is_general(kind)}
-    for process in list_host_processes(host, frozenset(kinds)):
-        kind = kinds.get(process.name) or kinds.get(PurePosixPath(process.program).name)
-        if kind is None or process.pid in known_pids or not process.of_host:
-            continue
-        words = read_command_line(host, process)
-        if not any(list_generating(kind.process, path, path) for path in map(PurePosixPath, words)):
-            yield kind, process.pid, words
-
-
-def ask_process(
-    host: Host, kind: Engine, pid: int, words: tuple[str, ...], until_s: float
-) -> EffectiveConfig | None:
+def ask_process(host: Host, process: EngineProcess, until_s: float) -> EffectiveConfig | None:
     """Return what the process of an engine serves; None without an answer.
 
     A process without any socket serves nothing.
 
     Args:
         host: the node.
-        kind: the engine.
-        pid: the process.
-        words: its command line.
+        process: the process.
         until_s: when to ask no more, by ``time.monotonic``.
     """
-    if has_no_socket(host.local_path(PROC) / str(pid)):
+    if has_no_socket(host.local_path(PROC) / str(process.pid)):
         return EffectiveConfig({}, "")
-    for socket in islice(_list_sockets(host, kind, pid, words), MOST):
+    for socket in islice(_list_sockets(host, process), MOST):
         left_s = until_s - time.monotonic()
         if left_s <= 0:
             break
-        serving = _ask(host, kind, pid, socket, min(ANSWER_S, left_s))
+        serving = _ask(host, process, socket, min(ANSWER_S, left_s))
         if serving is not None:
             return serving
     return None
 
 
 def _ask(
-    host: Host, kind: Engine, pid: int, socket: PurePosixPath, timeout_s: float = ANSWER_S
+    host: Host, process: EngineProcess, socket: PurePosixPath, timeout_s: float = ANSWER_S
 ) -> EffectiveConfig | None:
     """Return what a process serves on a socket; None if it does not answer there as an engine of its kind."""
-    engine = ask(host, replace(EngineState.usual(kind), socket=socket), timeout_s=timeout_s)
-    return engine.serving if engine.pid in {None, pid} else None
+    engine = ask(host, replace(EngineState.usual(process.kind), socket=socket), timeout_s=timeout_s)
+    return engine.serving if engine.pid in {None, process.pid} else None
 
 
 def explain_other_engines(host: Host, options: Options, known: Collection[EngineState]) -> Iterator[str]:
@@ -106,11 +86,6 @@ def explain_other_engines(host: Host, options: Options, known: Collection[Engine
             yield f"{other.problem}: {other.remedy}"
 
 
-def _is_general(kind: Engine) -> bool:
-    """Tell whether an engine has a flag for its socket, and a config that its owner writes."""
-    return bool(_list_socket_flags(kind)) and not kind.config_markers
-
-
 def _list_socket_flags(kind: Engine) -> tuple[str, ...]:
     flags: list[str] = []
     for key in SOCKETS:
@@ -118,12 +93,12 @@ def _list_socket_flags(kind: Engine) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _list_sockets(host: Host, kind: Engine, pid: int, words: tuple[str, ...]) -> Iterator[PurePosixPath]:
+def _list_sockets(host: Host, process: EngineProcess) -> Iterator[PurePosixPath]:
     """Yield the sockets on which a process may serve CRI: of its flag, else all that it has."""
-    named = path_of(words, _list_socket_flags(kind))
+    named = path_of(process.words, _list_socket_flags(process.kind))
     if named is not None:
         yield named
         return
-    for path in sorted(list_listening(host.local_path(PROC) / str(pid))):
+    for path in sorted(list_listening(host.local_path(PROC) / str(process.pid))):
         if not path.endswith(OTHER_PROTOCOLS):
             yield PurePosixPath(path)

@@ -11,19 +11,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines import ENGINES, list_generating
+from installer.engines import ENGINES
 from installer.engines.config_files import with_places, with_readable_configs
+from installer.engines.engine_processes import BY_PROCESS, list_engine_processes
 from installer.engines.startup import predict_next_start
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.processes import UnfinishedError, list_host_processes, read_command_line
+from installer.host.processes import UnfinishedError
 from installer.model.engine import Engine, EngineState, Started
 from installer.model.options import Places
 
 ASK_S: Final = 5.0  # for each unit; after the first silence no other unit is asked for
-# The engines whose owners write the config, by process; engines of distributions have configs of their own.
-BY_PROCESS: Final = {kind.process: kind for kind in ENGINES.values() if not kind.config_markers}
 
 
 def list_used_configs(
@@ -43,8 +42,9 @@ def list_used_configs(
                 usual, config=named.config or usual.config, drop_in=named.drop_in or usual.drop_in
             )
             yield from _list_files(host, usual)
-    for kind, words in _list_running(host):
-        yield from list_configs_of_start(host, kind, Started(words))
+    with suppress(UnfinishedError):  # an undo that removes a toolkit reports too many processes
+        for process in list_engine_processes(host):
+            yield from list_configs_of_start(host, process.kind, Started(process.words))
     yield from list_configs_of_next_starts(host)
 
 
@@ -68,15 +68,3 @@ def list_configs_of_start(host: Host, kind: Engine, start: Started) -> Iterator[
 def _list_files(host: Host, engine: EngineState) -> Iterator[tuple[str, PurePosixPath]]:
     for path in with_readable_configs(host, engine).files:
         yield engine.name, path
-
-
-def _list_running(host: Host) -> Iterator[tuple[Engine, tuple[str, ...]]]:
-    """Yield the engines that run on the host, with their command lines, without engines of distributions."""
-    with suppress(UnfinishedError):  # an undo that removes a toolkit reports too many processes
-        for process in list_host_processes(host, frozenset(BY_PROCESS)):
-            kind = BY_PROCESS.get(process.name) or BY_PROCESS.get(PurePosixPath(process.program).name)
-            if kind is None or not process.of_host:
-                continue
-            words = read_command_line(host, process)
-            if not any(list_generating(kind.process, path, path) for path in map(PurePosixPath, words)):
-                yield kind, words
