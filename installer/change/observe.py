@@ -45,11 +45,11 @@ from installer.model.facts import (
     SpecialVersion,
     ToolkitFacts,
 )
-from installer.model.files import NOTES, VERSIONS, Artifact, Entry, File, Kind, Layout, host_path
+from installer.model.files import VERSIONS, Artifact, Entry, File, Kind, Layout, host_path
 from installer.model.options import Options, Places, RestartMode
 from installer.payload import access
 from installer.payload.config_toml import HOST_CONFIG
-from installer.payload.files import CONFIG, REQUIRED, list_carried
+from installer.payload.files import REQUIRED, list_carried, list_foreign
 
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime(?:-hook)?["'.]""")
 
@@ -131,11 +131,7 @@ class Node(Struct, frozen=True):
         row = self.record.toolkit
         if row is None or link != f"{VERSIONS}{row.version}":
             return True
-        ours = {*row.files, str(CONFIG), str(NOTES)}.difference(list_carried(row.files))
-        for path, entry in entries(self.host, layout.toolkit).items():
-            if not entry.directory and str(path) not in ours:
-                return True
-        return False
+        return any(list_foreign(row.files, entries(self.host, layout.toolkit)))
 
     def _read_toolkit(self, *, deep: bool) -> ToolkitFacts:
         host = self.host

@@ -15,6 +15,7 @@ from installer.model.facts import PayloadFacts
 from installer.model.files import (
     EXECUTABLE_DIRS,
     EXECUTE,
+    NOTES,
     OTHERS_WRITE,
     Artifact,
     Carried,
@@ -354,6 +355,19 @@ def make_manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
 def list_carried(wanted: Manifest) -> list[str]:
     """List the owner's files in a version."""
     return [name for name, identity in wanted.items() if identity == CARRIED]
+
+
+def list_foreign(wanted: Manifest, found: Mapping[PurePosixPath, Entry]) -> Iterator[PurePosixPath]:
+    """Yield the files of owners in a version: those beside its manifest, and those carried over with it.
+
+    Args:
+        wanted: the manifest of the version.
+        found: what is in the version, by the paths below it.
+    """
+    ours = {*wanted, str(CONFIG), str(NOTES)}.difference(list_carried(wanted))
+    for path, entry in sorted(found.items()):
+        if not entry.directory and str(path) not in ours:
+            yield path
 
 
 def list_programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:

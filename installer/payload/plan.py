@@ -19,7 +19,7 @@ from installer.model.facts import (
     names_of,
     require,
 )
-from installer.model.files import NOTES, VERSIONS, Carried, Copy, Kind, PayloadFile, Symlink, Text
+from installer.model.files import VERSIONS, Carried, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import InUse, Options, ToolkitConfig
 from installer.model.steps import (
     TRY_AGAIN,
@@ -51,6 +51,7 @@ from installer.payload.files import (
     check_artifacts,
     list_carried,
     list_damage,
+    list_foreign,
     list_payload,
     list_programs_in_place,
     make_manifest,
@@ -335,11 +336,9 @@ def _list_foreign_files(row: ToolkitRow | None, facts: Facts) -> Iterator[PurePo
     """Yield each file that others have put into the version in place, by its path below the toolkit."""
     if row is None or not row.files:  # the files of an adopted toolkit are not known
         return
-    ours = {*row.files, str(CONFIG), str(NOTES)}
-    ours -= set(list_carried(row.files)) - facts.toolkit.restored
-    for path, entry in sorted(facts.toolkit.versions.get(row.version, {}).items()):
+    for path in list_foreign(row.files, facts.toolkit.versions.get(row.version, {})):
         is_stand_in = row.version == SpecialVersion.STAND_IN and str(path) not in row.files
-        if not entry.directory and str(path) not in ours and not is_stand_in:
+        if str(path) not in facts.toolkit.restored and not is_stand_in:
             yield path
 
 
