@@ -28,6 +28,7 @@ def _runtimes(node: Node) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(16)
 def test_an_owners_default_runtime_in_the_toolkits_directory_goes_on(docker_node: Node) -> None:
     node = docker_node
     wrapper = "/usr/local/nvidia/toolkit/my-runc"

@@ -65,6 +65,7 @@ def test_plan_install_a_container_status_uninstall_and_the_service(docker_node: 
     assert served(node) == before
 
 
+@pytest.mark.sampled(16)
 def test_a_container_of_ctr_runs_on_our_runtime(containerd_node: Node) -> None:
     node = containerd_node
     _host(node)

@@ -37,6 +37,7 @@ def stop(node: Node) -> None:
     node.run(["systemctl", "stop", *units])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("again", [True, False], ids=["installed again", "uninstalled"])
 def test_uninstall_after_the_loss_of_everything_frees_a_config_that_the_unit_names(
     node: Node, *, again: bool

@@ -32,6 +32,7 @@ def check_left(node: Node, before: str, *more: str) -> str:
     return sentence(left.stderr)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("last", [NEVER, ()], ids=["restarted by its owner", "by the next uninstall"])
 def test_programs_stay_while_the_running_engine_starts_them(node: Node, last: tuple[str, ...]) -> None:
     files, before, text = snapshot(node), served(node), node.read(node.config)
@@ -49,6 +50,7 @@ def test_programs_stay_while_the_running_engine_starts_them(node: Node, last: tu
     assert (snapshot(node), served(node)) == (files, before)
 
 
+@pytest.mark.sampled(16)
 def test_an_engine_that_is_not_to_be_restarted_by_us_is_undone_up_to_that(
     containerd_node: Node, cri: Cri
 ) -> None:
@@ -72,6 +74,7 @@ def test_an_engine_that_is_not_to_be_restarted_by_us_is_undone_up_to_that(
     assert (snapshot(node), served(node)) == (files, before)
 
 
+@pytest.mark.sampled(16)
 def test_while_a_container_runs_on_ours_only_the_default_goes(containerd_node: Node, cri: Cri) -> None:
     node = containerd_node
     files, before = snapshot(node), served(node)

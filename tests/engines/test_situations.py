@@ -430,6 +430,7 @@ def test_a_template_without_our_runtime_is_refused(rancher: Distribution, side: 
     assert (snapshot(node), node.pid_of(rancher.unit)) == (files, pid)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("side", ON_POD)  # host: test_crio.py
 @pytest.mark.parametrize(("text", "reason"), DEADLY.values(), ids=DEADLY)
 def test_no_crio_is_restarted_into_what_its_next_start_dies_of(
@@ -459,6 +460,7 @@ def test_no_crio_is_restarted_into_what_its_next_start_dies_of(
     assert starts(owned, "crio") == count
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(
     "text",

@@ -57,6 +57,7 @@ def test_an_undo_of_a_copy_is_refused_and_the_engine_goes_on(node: Node) -> None
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("engine", ["running", "stopped"])
 @pytest.mark.any_version
 def test_an_undo_below_a_root_without_the_hosts_mounts_does_not_lose_the_edits(
@@ -112,6 +113,7 @@ def test_an_engine_with_a_directory_of_its_own_is_not_restarted_for_the_hosts(no
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 def test_a_file_that_was_mounted_over_the_config_after_our_start_is_not_lost(docker_node: Node) -> None:
     """A rename in the older mount namespace would take the owner's mount off the config."""
     node = docker_node
@@ -132,6 +134,7 @@ def test_a_file_that_was_mounted_over_the_config_after_our_start_is_not_lost(doc
     node.installer("uninstall", check=True)
 
 
+@pytest.mark.sampled(16)
 def test_a_mount_of_the_hosts_own_config_is_believed_when_our_edits_are_gone(docker_node: Node) -> None:
     node, before = docker_node, docker_node.read(DOCKER)
     files = snapshot(node)
@@ -148,6 +151,7 @@ def test_a_mount_of_the_hosts_own_config_is_believed_when_our_edits_are_gone(doc
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 def test_an_undo_ends_although_a_former_mount_still_shows_our_edits(docker_node: Node) -> None:
     """A tool of the owner's has put a copy of /etc/docker in the place of the one that was mounted."""
     node, before = docker_node, docker_node.read(DOCKER)
