@@ -255,18 +255,27 @@ def test_no_restart_of_ours_waits_for_ever_at_a_fifo(containerd_node: Node, cri:
     assert not _serves(node, cri), "containerd itself does wait there"
 
 
+SPECIFICATIONS = (
+    "cdiVersion: 0.5.0\nkind: vendor.com/x\ndevices: []\n",
+    "{cdiVersion: 0.5.0, Kind: &x vendor.com/x, devices: []}",
+)
+
+
 @pytest.mark.any_version
 def test_no_restart_of_ours_crashes_an_engine_by_a_cdi_specification(containerd_node: Node, cri: Cri) -> None:
     node, path = containerd_node, "/etc/cdi/site.yaml"
     waiting = Waiting(node, cri)
-    node.write(path, "cdiVersion: 0.5.0\nkind: vendor.com/x\ndevices: []\n")
     words = f"its CRI would not load: {path} has the kind vendor.com/x"
 
-    waiting.refuses("install", words)
+    for specification in SPECIFICATIONS:
+        node.write(path, specification)
+        waiting.refuses("install", words)
 
     waiting.lives()
-    node.run(["systemctl", "restart", "--no-block", "containerd"])
-    assert not _serves(node, cri), "containerd itself crashes"
+    for specification in SPECIFICATIONS:
+        node.write(path, specification)
+        node.run(["systemctl", "restart", "--no-block", "containerd"])
+        assert not _serves(node, cri), "containerd itself crashes"
     node.run(["rm", path])
 
 

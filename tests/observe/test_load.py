@@ -195,31 +195,85 @@ def test_a_fifo_at_which_containerd_would_wait_is_told(
     assert all(f"/{pipe}" in each for each in found)
 
 
+LETTERS = "cdiVersion: 0.6.0\nkind: a/b\n"
+ALIAS = "cdiVersion: 0.6.0\nannotations: {x: &a a/b}\nkind: *a\n"
+LARGE = f"# {'x' * (1 << 20)}\n"
+DEEP = f"annotations: {'[' * 40}{']' * 40}\n"
+
+
+# All seen with containerd 2.1.9, but for the two whose ids tell otherwise.
 @pytest.mark.parametrize(
     ("name", "specification", "crashes"),
     [
-        ("x.yaml", "---\ncdiVersion: 0.5.0\nkind: vendor.com/x\n", True),
-        ("x.json", '{"cdiVersion": "0.5.0", "kind": "v/gpu"}', True),
-        ("x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/gpu\n", False),
-        ("x.yaml", "cdiVersion: 0.5.0\nannotations:\n  kind: a/b\nkind: vendor.com/gpu\n", False),
+        pytest.param("x.yaml", "---\ncdiVersion: 0.5.0\nkind: vendor.com/x\n", True, id="class"),
+        pytest.param("x.json", '{"cdiVersion": "0.5.0", "kind": "v/gpu"}', True, id="vendor"),
+        pytest.param("x.yaml", "{cdiVersion: 0.6.0, kind: a/b, devices: []}", True, id="flow mapping"),
+        pytest.param("x.yaml", "{\n  cdiVersion: 0.6.0,\n  kind: a/b\n}", True, id="flow lines"),
+        pytest.param("x.yaml", "  cdiVersion: 0.6.0\n  kind: a/b\n", True, id="indented"),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\nkind:\n  a/b\n", True, id="next line"),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\nkind: >-\n  a/b\n", True, id="folded"),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\n? kind\n: !!str a/b\n", True, id="complex key, tag"),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\nkind: &a a/b\n", True, id="anchor"),
+        pytest.param("x.yaml", ALIAS, True, id="alias"),
+        pytest.param(
+            "x.yaml", "annotations: {x: &a 0.6.0}\ncdiVersion: *a\nkind: a/b\n", True, id="alias of version"
+        ),
+        pytest.param(
+            "x.yaml", "cdiVersion: 0.6.0\nannotations: {x: &a kind}\n*a : a/b\n", True, id="alias of key"
+        ),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\nKind: a/b\n", True, id="case"),
+        pytest.param("x.json", '{"CDIVERSION": "0.6.0", "KIND": "a/b"}', True, id="case in JSON"),
+        pytest.param("x.json", '{"cdiVersion": "0.6.0", "\u212aind": "a/b"}', True, id="Kelvin sign"),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\nkind: a/b\nKind: v.com/gpu\n", True, id="lower case"),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\n'kind' : 'a/b'\n", True, id="quoted"),
+        pytest.param("x.yaml", 'cdiVersion: 0.6.0\nkind: "a\\x2fb"\n', True, id="escaped"),
+        pytest.param("x.json", r'{"cdiVersion": "0.6.0", "kind": "\u0061/gpu"}', True, id="escaped letter"),
+        pytest.param("x.json", r'{"cdiVersion": "0.6.0", "\u006bind": "a/b"}', True, id="escaped key"),
+        pytest.param("x.yaml", f"\ufeff{LETTERS}", True, id="byte order mark"),
+        pytest.param("x.yaml", f"\ufeff{LETTERS}".encode("utf-16-le"), True, id="UTF-16, little-endian"),
+        pytest.param("x.yaml", f"\ufeff{LETTERS}".encode("utf-16-be"), True, id="UTF-16, big-endian"),
+        pytest.param("x.yaml", f"{LETTERS}---\n{{\n", True, id="first document"),
+        pytest.param("x.yaml", f"{LETTERS}{LARGE}", True, id="large"),
+        # The library refuses this kind of escape.
+        pytest.param("x.json", r'{"cdiVersion": "0.6.0", "kind": "a\/b"}', True, id="boots: escaped slash"),
+        pytest.param("x.yaml", f"{LARGE}{LETTERS}", False, id="crashes: behind a large comment"),
+        pytest.param("x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/gpu\n", False, id="good"),
+        pytest.param(
+            "x.yaml",
+            "cdiVersion: 0.6.0\nannotations:\n  kind: a/b\nkind: vendor.com/gpu\n",
+            False,
+            id="annotation",
+        ),
         # The library refuses these before the crash.
-        ("x.yaml", "kind: vendor.com/x\n", False),
-        ("x.yaml", "cdiVersion: 9.9.9\nkind: vendor.com/x\n", False),
-        ("x.yaml", "cdiVersion: 0.5.0\nkind: 1/gpu\n", False),
-        ("x.yaml", "cdiVersion: 0.5.0\nkind: 9vendor/x\n", False),
-        ("x.yaml", "cdiVersion: 0.5.0\nkind: x\n", False),
-        ("x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/x/yy\n", False),
-        ("x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/é\n", False),
-        ("x.yml", "cdiVersion: 0.5.0\nkind: vendor.com/x\n", False),
-        ("x.json", "[]", False),
-        ("x.json", "{", False),
+        pytest.param("x.yaml", "kind: vendor.com/x\n", False, id="no version"),
+        pytest.param("x.yaml", "cdiVersion: 9.9.9\nkind: vendor.com/x\n", False, id="unknown version"),
+        pytest.param("x.yaml", "cdiVersion: 0.5.0\nkind: 1/gpu\n", False, id="digit"),
+        pytest.param("x.yaml", "cdiVersion: 0.5.0\nkind: 9vendor/x\n", False, id="first digit"),
+        pytest.param("x.yaml", "cdiVersion: 0.5.0\nkind: x\n", False, id="no vendor"),
+        pytest.param("x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/x/yy\n", False, id="two slashes"),
+        pytest.param(
+            "x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/\u00e9\n", False, id="no letter of ASCII"
+        ),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\nkind: [a/b]\n", False, id="list"),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\nKind: a/b\nkind: v.com/gpu\n", False, id="upper case"),
+        pytest.param("x.yaml", "cdiVersion: 0.6.0\nkind: *a\nx: &a a/b\n", False, id="anchor behind alias"),
+        pytest.param("x.yaml", f"{LETTERS}\t{{\n", False, id="no YAML"),
+        pytest.param("x.yaml", f"{LETTERS}{DEEP}", False, id="deep"),
+        pytest.param("x.yaml", LETTERS.encode() + b"# \xff\n", False, id="no UTF-8"),
+        pytest.param("x.yaml", LETTERS.encode("utf-16-le"), False, id="UTF-16 without a mark"),
+        pytest.param("x.yaml", f"\ufeff{LETTERS}".encode("utf-32-le"), False, id="UTF-32"),
+        pytest.param("x.yaml", f"---\n---\n{LETTERS}", False, id="second document"),
+        pytest.param("x.yml", "cdiVersion: 0.5.0\nkind: vendor.com/x\n", False, id="suffix"),
+        pytest.param("x.json", "[]", False, id="JSON, a list"),
+        pytest.param("x.json", "{", False, id="JSON, cut"),
     ],
 )
 def test_a_specification_that_crashes_containerd_is_told(
-    tmp_path: Path, name: str, specification: str, *, crashes: bool
+    tmp_path: Path, name: str, specification: str | bytes, *, crashes: bool
 ) -> None:
     (tmp_path / "etc/cdi").mkdir(parents=True)
-    (tmp_path / "etc/cdi" / name).write_text(specification)
+    content = specification.encode() if isinstance(specification, str) else specification
+    (tmp_path / "etc/cdi" / name).write_bytes(content)
 
     found = told(Disk(tmp_path), {CONFIG: "version = 3\n"}, (2, 1))
 
