@@ -14,7 +14,7 @@ from installer.engines.node_shell import Tools
 from installer.host import processes
 from installer.host.files import Host
 from installer.model.effective import Answer
-from installer.model.engine import Engine, EngineState
+from installer.model.engine import Engine, EngineState, LoadError
 
 
 class DockerApi(EngineApi):
@@ -40,8 +40,8 @@ class DockerApi(EngineApi):
 
     def explain_failing_start(
         self, host: Host, engine: EngineState, words: Sequence[str], config: PurePosixPath
-    ) -> str:
-        """Explain why dockerd would not start again with the present config; "" if dockerd would start."""
+    ) -> LoadError | None:
+        """Explain why dockerd would not start again with the present config; None if dockerd would start."""
         return explain_failing_start(host, engine, words, config)
 
     def run_container(  # noqa: PLR0913 - a container has many sides

@@ -15,7 +15,7 @@ from installer.engines.node_shell import Tools
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.effective import Answer
-from installer.model.engine import EngineState
+from installer.model.engine import EngineState, LoadError
 
 RunScript: TypeAlias = Callable[[str], str]  # runs a script in a container, returns the script's output
 
@@ -92,7 +92,7 @@ class EngineApi(ABC):
         engine: EngineState,  # noqa: ARG002
         words: Sequence[str],  # noqa: ARG002
         config: PurePosixPath,  # noqa: ARG002
-    ) -> str:
+    ) -> LoadError | None:
         """Explain why an engine would not start again after systemd has stopped its unit.
 
         docker.service requires containerd.service: systemd stops dockerd along with containerd. If dockerd
@@ -106,10 +106,10 @@ class EngineApi(ABC):
             config: The engine's root file.
 
         Returns:
-            The end of a sentence after "cannot", for example "start with /etc/docker/daemon.json (there is
-            no storage-driver x)"; "" for an engine able to start, or if unknown.
+            A reason that ends a sentence after "cannot", for example "start with /etc/docker/daemon.json
+            (there is no storage-driver x)". None for an engine able to start, or if unknown.
         """
-        return ""
+        return None
 
     @abstractmethod
     def run_container(  # noqa: PLR0913 - a container has many sides

@@ -294,8 +294,8 @@ def _find_loss_of_engine(
         words = (later.program, *later.words)
     config = path_of(words, kind.cmdline.config) or kind.config
     failure = api_of(kind).explain_failing_start(host, EngineState.usual(kind), words, config)
-    if failure:  # the engine is stopped, and does not start again
-        return Loss(f"{kind.title} itself, which cannot {failure}", f"correct {config}")
+    if failure is not None:  # the engine is stopped, and does not start again
+        return Loss(f"{kind.title} itself, which cannot {failure.reason}", failure.remedy)
     tree = tree_of(host.read(config), config)
 
     key = kind.live_restore_key

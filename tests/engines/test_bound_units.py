@@ -239,6 +239,36 @@ def test_a_docker_whose_next_start_keeps_its_data_elsewhere_is_not_restarted_alo
 
 
 @pytest.mark.sampled(16)
+def test_a_docker_that_a_cdi_specification_would_crash_is_not_restarted_along(docker_node: Node) -> None:
+    node = docker_node
+    if not (node.docker_version or "").startswith("28."):  # CDI is on without a setting
+        return
+    directory = "/etc/site-cdi"  # containerd does not read it
+    node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))
+    bind(node, "Requires")
+    run_container(node)
+    pids = [node.pid_of(unit) for unit in ("containerd", "docker")]
+    node.write(DOCKER, _with(key="cdi-spec-dirs", value=[directory]))
+    node.write(f"{directory}/x.yaml", "cdiVersion: 0.5.0\nkind: vendor.com/x\ndevices: []\n")
+
+    refused = node.installer(*INSTALL)
+
+    assert refused.returncode == 1, refused.stderr
+    words = f"Docker itself, which cannot start: {directory}/x.yaml has the kind vendor.com/x"
+    assert words in sentence(refused.stderr)
+    assert f"remove {directory}/x.yaml" in sentence(refused.stderr)
+    assert [node.pid_of(unit) for unit in ("containerd", "docker")] == pids
+    assert is_running(node)
+    node.run(["systemctl", "restart", "docker"], check=False)
+    assert node.run(["docker", "info"], check=False).returncode, "dockerd itself crashes"
+    node.run(["rm", f"{directory}/x.yaml"])
+    node.run(["systemctl", "reset-failed", "docker"])
+    node.run(["systemctl", "start", "docker"])
+    node.installer(*INSTALL, check=True)
+    assert is_running(node)
+
+
+@pytest.mark.sampled(16)
 def test_a_roll_back_starts_a_docker_that_an_install_has_taken_down(docker_node: Node) -> None:
     node = docker_node
     node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.ask import parse_version
-from installer.engines.docker.next_start import find_start_errors
+from installer.engines.docker.next_start import find_start_errors, is_cdi_on
 from installer.model.engine import EngineState, HostReader, LoadInput
 from installer.model.files import Kind
 from tests.engines.configs import DAEMON_JSON, DOCKER
@@ -58,6 +58,11 @@ STARTS: Final[dict[str, dict[str, Any]]] = {
     "pools": {"default-address-pools": [{"base": "10.0.0.0/8", "size": 24}]},
     "snapshotter": {"features": {"containerd-snapshotter": True}},
 }
+
+CDI_DIRECTORY: Final = "/etc/docker/cdi"
+SPECIFICATION: Final = "cdiVersion: 0.5.0\nkind: vendor.com/x\ndevices: []\n"
+CDI_ON: Final[dict[str, Any]] = {"features": {"cdi": True}, "cdi-spec-dirs": [CDI_DIRECTORY]}
+CDI_OFF: Final[dict[str, Any]] = {"features": {"cdi": False}, "cdi-spec-dirs": [CDI_DIRECTORY]}
 
 
 class _Debian(HostReader):
@@ -128,6 +133,32 @@ def test_what_dockerd_dies_of_at_its_start_is_told_and_nothing_else(dockerd: Doc
         starts = dockerd.start(json.dumps(tree).encode()) is not None
         if bool([*find_start_errors(tree, _Debian())]) == starts:
             unlike.append((tree, starts))
+
+    assert unlike == []
+
+
+@pytest.mark.sampled(16)
+def test_a_cdi_specification_of_one_letter_ends_dockerd_at_its_start_and_at_no_reload(
+    dockerd: Dockerd, docker_engines: EngineSet
+) -> None:
+    version = parse_version(docker_engines.docker or "")
+    if version < (25,):  # the first release with CDI
+        return
+    flag = f"--cdi-spec-dir={CDI_DIRECTORY}"
+    starts: list[tuple[dict[str, Any], tuple[str, ...]]] = [(CDI_ON, ()), (CDI_OFF, ()), ({}, (flag,))]
+    if version >= (28,):
+        starts += [({}, (flag, "--feature=cdi=true")), ({}, (flag, "--feature", "cdi=false"))]
+    dockerd.start(json.dumps(CDI_OFF).encode())
+    specification = dockerd.config.with_name("cdi") / "x.yaml"
+    specification.parent.mkdir()
+    specification.write_text(SPECIFICATION)
+    assert dockerd.reload(json.dumps(CDI_ON).encode()) == "taken"
+
+    unlike = []
+    for tree, flags in starts:
+        is_started = dockerd.start(json.dumps(tree).encode(), *flags) is not None
+        if is_cdi_on(flags, tree, version) == is_started:
+            unlike.append((tree, flags, is_started))
 
     assert unlike == []
 

@@ -1,5 +1,6 @@
 """What systemd stops along with an engine, and which containers end with that: by systemd's words and /proc."""
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -229,6 +230,64 @@ def test_units_without_containers_keep_nothing_from_a_restart(
     tmp_path: Path, units: Mapping[str, Service]
 ) -> None:
     assert not _find_reason(tmp_path, units)
+
+
+SPECIFICATION = "cdiVersion: 0.6.0\nkind: vendor.com/x\n"
+CRASH = "Docker itself, which cannot start: {} has the kind vendor.com/x, and a vendor or class of one letter crashes"
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "path"),
+    [
+        pytest.param("--feature=cdi=true", None, "/etc/cdi/x.yaml", id="flag"),
+        pytest.param("--feature cdi=1", None, "/var/run/cdi/x.json", id="another directory"),
+        pytest.param("", {"features": {"cdi": True}}, "/etc/cdi/x.yaml", id="daemon.json"),
+        pytest.param(
+            "--feature=cdi=true --cdi-spec-dir=/a --cdi-spec-dir /b",
+            None,
+            "/b/x.yaml",
+            id="flag for a directory",
+        ),
+        pytest.param(
+            "",
+            {"features": {"cdi": True}, "cdi-spec-dirs": ["/b"]},
+            "/b/x.yaml",
+            id="directory in daemon.json",
+        ),
+    ],
+)
+def test_a_dockerd_that_a_cdi_specification_would_crash_is_not_restarted_along(
+    tmp_path: Path, flags: str, config: Mapping[str, Any] | None, path: str
+) -> None:
+    put(tmp_path, {path[1:]: SPECIFICATION})
+    if config is not None:
+        put(tmp_path, {"etc/docker/daemon.json": json.dumps(config)})
+    docker = Service(f"/usr/bin/dockerd {flags}")
+
+    reason = _find_reason(
+        tmp_path, {"containerd.service": _after(RequiredBy="docker.service"), "docker.service": docker}
+    )
+
+    assert CRASH.format(path) in reason
+
+
+@pytest.mark.parametrize(
+    ("flags", "path"),
+    [
+        pytest.param("--feature=cdi=false", "/etc/cdi/x.yaml", id="switched off"),
+        pytest.param("--feature=cdi=true --cdi-spec-dir=/b", "/etc/cdi/x.yaml", id="another directory"),
+        pytest.param("", "/etc/cdi/x.yaml", id="of an unknown version"),
+    ],
+)
+def test_a_cdi_specification_that_dockerd_does_not_read_keeps_nothing_from_a_restart(
+    tmp_path: Path, flags: str, path: str
+) -> None:
+    put(tmp_path, {path[1:]: SPECIFICATION})
+    docker = Service(f"/usr/bin/dockerd {flags}")
+
+    assert not _find_reason(
+        tmp_path, {"containerd.service": _after(RequiredBy="docker.service"), "docker.service": docker}
+    )
 
 
 def test_a_dockerd_without_a_shim_has_no_container_to_lose(tmp_path: Path) -> None:
