@@ -358,6 +358,7 @@ def _start_container(site: Site, engine: str, program: str) -> Path:
 
 @pytest.mark.parametrize("engine", BUNDLES)
 def test_a_container_on_an_owners_program_keeps_that_program_and_the_toolkit(site: Site, engine: str) -> None:
+    site.write("usr/bin/runc", "#!/bin/sh\n").chmod(0o755)
     site.install()
     _write_wrapper(site)
     bundle = _start_container(site, engine, WRAPPER)
@@ -373,12 +374,33 @@ def test_a_container_on_an_owners_program_keeps_that_program_and_the_toolkit(sit
     assert f"cannot undo everything ({WRAPPER} runs -/bert ({engine}))" in sentence(kept)
     assert (site.root / WRAPPER[1:]).is_file()
     site.uninstall("--in-use", "force", code=4)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").is_symlink()
     assert (site.root / WRAPPER[1:]).read_text() == "#!/bin/sh\n"
     assert "BAD /usr/local/nvidia/toolkit/" not in site.status().stdout
     shutil.rmtree(bundle)
     notes = [line for line in site.uninstall().stderr.splitlines() if "goes with the toolkit" in line]
     assert len(notes) == 1
     assert WRAPPER in notes[0]
+    assert not (site.root / HOME).exists()
+
+
+@pytest.mark.parametrize("engine", BUNDLES)
+def test_force_puts_no_link_in_the_place_of_an_owners_program_with_a_name_like_ours(
+    site: Site, engine: str
+) -> None:
+    path = f"{TOOLKIT}/nvidia-mine"
+    site.write("usr/bin/runc", "#!/bin/sh\n").chmod(0o755)
+    site.install()
+    site.write(path, "#!/bin/sh\n").chmod(0o755)
+    bundle = _start_container(site, engine, f"/{path}")
+
+    site.uninstall("--in-use", "force", code=4)
+
+    assert not (site.root / path).is_symlink()
+    assert site.read(path) == "#!/bin/sh\n"
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").is_symlink()
+    shutil.rmtree(bundle)
+    assert f"/{path} goes with the toolkit" in site.uninstall().stderr
     assert not (site.root / HOME).exists()
 
 

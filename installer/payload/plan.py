@@ -377,11 +377,10 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
         )
         return Part(PartId.TOOLKIT, rows=Record(toolkit=toolkit), obstacles=(error,))
     # The engine keeps all of our handlers for these containers, and a new pod may ask for any of them.
-    names = {
-        container.binary.name
-        for container in facts.containers.running
-        if container.binary.name.startswith(OUR_PREFIX)
-    }
+    names = set()
+    for container in facts.containers.running:
+        if not _is_of_owner(container.binary, facts, toolkit):
+            names.add(container.binary.name)
     for engine in facts.record.engines:
         names.update(binary.name for binary in engine.runtimes.values())
     target = str(facts.containers.low_level)
@@ -401,6 +400,14 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
     reason = f"{names_of(facts.containers.running)} can be stopped and removed by it"
     left = replace(toolkit, version=SpecialVersion.STAND_IN, previous=None, files=make_manifest(carried))
     return Part(PartId.TOOLKIT, for_reason(reason, steps), Record(toolkit=left))
+
+
+def _is_of_owner(program: PurePosixPath, facts: Facts, toolkit: ToolkitRow) -> bool:
+    """Tell whether an owner has put a program into the toolkit; its name may begin like ours."""
+    if not toolkit.files:  # the files of an adopted toolkit are not known
+        return not program.name.startswith(OUR_PREFIX)
+    path = facts.in_toolkit.get(str(program), PurePosixPath(program.name))
+    return path in list_foreign(toolkit.files, facts.toolkit.versions.get(toolkit.version, {}))
 
 
 def find_link(facts: Facts) -> str | None:
