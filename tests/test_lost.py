@@ -374,6 +374,30 @@ def test_a_runtime_that_nobody_can_place_keeps_the_toolkit_where_a_stopped_engin
     assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
 
 
+def test_a_stopped_engine_that_its_unit_starts_through_a_shell_keeps_the_toolkit_without_the_ledger(
+    site: Site,
+) -> None:
+    path = OTHER_PLACES["docker"][-1]
+    config = site.write(path[1:], site.read(DAEMON_JSON))
+    (site.root / DAEMON_JSON).unlink()
+    script = f"exec dockerd --config-file={path}"
+    command = ("/bin/sh", ["/bin/sh", "-c", script], False, 0, 0, 0, 0, 0, 0, 0)
+    properties = UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [command])}
+    unit = FakeUnit(active="inactive", sub="dead", main_pid=0, properties=properties)
+
+    with on_bus(site.root, FakeSystemd({"docker.service": unit})):
+        site.install("--config", f"docker={config}")
+        lose(site, LEDGER)
+        undone = site.uninstall(code=4)
+
+    problem = (
+        "cannot remove the toolkit (docker.service starts Docker through /bin/sh, so its config is unknown"
+    )
+    assert problem in sentence(undone)
+    assert "start docker.service, then" in sentence(undone)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+
+
 @pytest.mark.parametrize("name", ["60-nvidia.conf", "zzz.d/nvidia.toml"])
 def test_a_drop_in_of_crio_goes_without_the_ledger_wherever_below_its_directory_it_is(
     site: Site, name: str

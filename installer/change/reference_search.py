@@ -31,6 +31,7 @@ from installer.engines.toolkit_paths import (
     leads_to,
     list_places,
 )
+from installer.engines.used_configs import list_unknown_starts
 from installer.errors import InstallerError
 from installer.host.files import Host, text
 from installer.host.processes import (
@@ -43,7 +44,7 @@ from installer.host.processes import (
     unit_of,
 )
 from installer.model.engine import Engine, EngineState, Started
-from installer.model.facts import Owner, Record, Reference
+from installer.model.facts import Owner, Record, Reference, SpecialVersion
 from installer.model.files import PATH, Carried, File, Kind, Layout, host_path
 from installer.model.options import Places
 from installer.payload.access import find_portable
@@ -126,6 +127,7 @@ class ReferenceSearch(Struct, frozen=True):
                 f"not all processes can be looked at within {LOOK_S:g} s, and one of the others may start",
                 "see who runs so many with ps -e --no-headers -o user | sort | uniq -c, and end these",
             )
+        yield from self._search_units()
         yield from self._search_path()
 
     def _refer_unseen(self, how: str, remedy: str) -> Reference:
@@ -302,6 +304,15 @@ class ReferenceSearch(Struct, frozen=True):
             if is_same and engine.kind.process == process.kind.process:
                 return True
         return has_generated_config(process.kind, process.words)
+
+    def _search_units(self) -> Iterator[Reference]:
+        """Keep a toolkit whose ledger was lost for a stopped engine with an unknown config."""
+        toolkit = self.record.toolkit
+        if toolkit is None or toolkit.version != SpecialVersion.ADOPTED:
+            return
+        for kind, program in list_unknown_starts(self.host):
+            how = f"{kind.unit} starts {kind.title} through {program}, so its config is unknown, and may name"
+            yield self._refer_unseen(how, f"start {kind.unit}")
 
     def _search_path(self) -> Iterator[Reference]:
         """Search PATH for links to our programs: engines and people start a program by a mere name."""

@@ -23,6 +23,7 @@ from installer.model.engine import Engine, EngineState, Started
 from installer.model.options import Places
 
 ASK_S: Final = 5.0  # for each unit; after the first silence no other unit is asked for
+RUNNING: Final = frozenset({"active", "reloading"})
 
 
 def list_used_configs(
@@ -56,6 +57,20 @@ def list_configs_of_next_starts(host: Host) -> Iterator[tuple[str, PurePosixPath
             start = predict_next_start(host, EngineState.usual(kind), unit.start)
             if start is not None:
                 yield from list_configs_of_start(host, kind, start)
+
+
+def list_unknown_starts(host: Host) -> Iterator[tuple[Engine, str]]:
+    """Yield each engine whose unit is stopped and shows no command line of the engine, with its program.
+
+    The program is a shell or a script, for example. The engine's config is unknown until the engine runs.
+    """
+    with suppress(InstallerError):
+        for kind in BY_PROCESS.values():
+            unit = systemd.read_unit(host, kind.unit, timeout_s=ASK_S)
+            if unit.active in RUNNING or not unit.start.words:
+                continue
+            if predict_next_start(host, EngineState.usual(kind), unit.start) is None:
+                yield kind, unit.start.words[0]
 
 
 def list_configs_of_start(host: Host, kind: Engine, start: Started) -> Iterator[tuple[str, PurePosixPath]]:

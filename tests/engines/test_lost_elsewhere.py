@@ -83,6 +83,40 @@ def test_uninstall_with_the_ledger_lost_frees_the_config_of_a_stopped_engine(nod
     run_through_us(node, "")
 
 
+def test_uninstall_with_the_ledger_lost_keeps_the_toolkit_for_a_stopped_engine_of_a_shell(node: Node) -> None:
+    path = elsewhere(node)
+    usual = node.read(path)
+    command = COMMANDS[node.engine].format(path)
+    drop_in = f"[Service]\nExecStart=\nExecStart=/bin/sh -c 'exec {command}'\n"
+    node.write(f"/etc/systemd/system/{node.unit}.d/10.conf", drop_in)
+    node.run(["systemctl", "daemon-reload"])
+    node.restart_engine()
+    node.installer("install", *SOURCE, *DEFAULT, check=True)
+    stop(node)
+    node.run(["rm", LEDGER])
+
+    kept = node.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"{node.unit} starts " in sentence(kept.stderr)
+    assert f"start {node.unit}, then" in sentence(kept.stderr)
+    assert node.has(f"{ALL}/toolkit/nvidia-container-runtime")
+    node.restart_engine()
+    run_through_us(node)
+    named = node.installer("uninstall")
+    assert named.returncode == 4, named.stderr
+    assert f"runs and reads {path}, which names {ALL}/toolkit/nvidia-container-runtime" in sentence(
+        named.stderr
+    )
+
+    node.write(path, usual)
+    node.restart_engine()
+    done = node.installer("uninstall")
+    assert done.returncode == 0 or "unclaimed to engines" in sentence(done.stderr)
+    assert not node.has(f"{ALL}/toolkit")
+    run_through_us(node, "")
+
+
 def test_uninstall_frees_a_drop_in_that_only_a_flag_of_the_lost_install_named(containerd_node: Node) -> None:
     node = containerd_node
     drop_in = "/opt/engine/99-nvidia.toml"
