@@ -1,6 +1,7 @@
 """Directories of the host by --mount: a wrong one is refused, and no later verb loses what it cannot see."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,23 @@ def test_an_uninstall_with_a_mount_that_the_install_did_not_use_is_refused(
     unused = f"install did not use --mount /{DOCKER}={elsewhere}"
     assert sentence(refused) == f"cannot find our edits of /{DAEMON_JSON} ({unused}); leave it out"
     assert names_ours(site.read(DAEMON_JSON))
+    site.uninstall()
+    assert json.loads(site.read(DAEMON_JSON)) == json.loads(before)
+
+
+def test_hard_links_of_the_config_in_another_directory_are_not_undone_in_its_place(site: Site) -> None:
+    """Both names are of one file until a rename gives one of them another file."""
+    before = site.read(DAEMON_JSON)
+    site.install()
+    linked = site.root.parent / "linked"
+    shutil.copytree(site.root / DOCKER, linked, copy_function=os.link)
+
+    refused = site.uninstall(*mount(linked), code=4)
+
+    unused = f"install did not use --mount /{DOCKER}={linked}"
+    assert sentence(refused) == f"cannot find our edits of /{DAEMON_JSON} ({unused}); leave it out"
+    assert names_ours(site.read(DAEMON_JSON))
+    shutil.rmtree(linked)
     site.uninstall()
     assert json.loads(site.read(DAEMON_JSON)) == json.loads(before)
 

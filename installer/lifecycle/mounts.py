@@ -127,19 +127,31 @@ def _explain_view(pid: int, path: PurePosixPath, host: Host) -> str:
 
 
 def _find_difference(host: Host, other: Host, path: PurePosixPath) -> PurePosixPath | None:
-    """Return the config at a path, or its directory, if ``other`` has another one there; else None."""
-    for each in (path, path.parent):
-        here = host.status(each)
-        there = other.status(each)
-        if here is not None or there is not None:
-            return None if is_same(here, there) else each
+    """Return the config at a path, or a directory above it, if ``other`` has another one there; else None.
+
+    The directories count for a config that both have, too: hard links in two directories are one file
+    until a rename puts a new file in the place of one of them.
+    """
+    here = host.status(path)
+    there = other.status(path)
+    if (here is not None or there is not None) and not is_same(here, there):
+        return path
+    directory = _find_directory(host, path)
+    other_directory = _find_directory(other, path)
+    if not is_same(host.status(directory), other.status(other_directory)):
+        return directory
     return None
+
+
+def _find_directory(host: Host, path: PurePosixPath) -> PurePosixPath:
+    """Return the lowest existing directory above a file, links followed: there the file is renamed."""
+    above = host.resolve(path).parents
+    return next((each for each in above if host.status(each) is not None), ROOT)
 
 
 def _is_another_with_edits(host: Host, other: Host, row: ConfigRow) -> bool:
     """Tell whether a config with our edits is another file for ``other`` than for ``host``."""
-    is_one_file = is_same(host.status(row.path), other.status(row.path))
-    return not is_one_file and _holds_our_edits(other, row)
+    return _find_difference(host, other, row.path) is not None and _holds_our_edits(other, row)
 
 
 def _find_missing_edits(
@@ -195,10 +207,12 @@ def refuse_unread_configs(host: Host, options: Options, engines: Iterable[Engine
 
 
 def _find_unread(pid: int, path: PurePosixPath, host: Host) -> PurePosixPath | None:
-    """Return a config, or its directory, if a process sees another one at its path; None if unknown."""
+    """Return a config, or a directory above it, if a process sees another one; None if unknown."""
     with suppress(InstallerError):  # without CAP_SYS_PTRACE another process's root cannot be read
         seen = Host.under(PurePosixPath(f"/proc/{pid}/root"))
-        if seen.status(path.parent) is not None:
+        has_same_root = is_same(host.status(ROOT), seen.status(ROOT))
+        # With another root a missing directory tells nothing: the nearest one above may be that root.
+        if has_same_root or seen.status(path.parent) is not None:
             return _find_difference(host, seen, path)
     return None
 

@@ -57,6 +57,29 @@ def test_an_undo_of_a_copy_is_refused_and_the_engine_goes_on(node: Node) -> None
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
+@pytest.mark.any_version
+def test_an_undo_of_hard_links_to_the_configs_is_refused(node: Node) -> None:
+    """After a rename the links would be of two files."""
+    files = snapshot(node)
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    directory = str(PurePosixPath(node.config).parent)
+    node.run(["cp", "-al", directory, OTHER])
+    node.run(["systemctl", "stop", *UNITS[node.engine]])
+
+    refused = node.installer("uninstall", "--mount", f"{directory}={OTHER}")
+
+    assert refused.returncode == 4
+    assert sentence(refused.stderr).endswith(
+        f"(install did not use --mount {directory}={OTHER}); leave it out"
+    )
+    node.run(["systemctl", "start", *UNITS[node.engine]])
+    run_through_us(node, "")
+    node.run(["rm", "-r", OTHER])
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("engine", ["running", "stopped"])
 @pytest.mark.any_version
@@ -111,6 +134,27 @@ def test_an_engine_with_a_directory_of_its_own_is_not_restarted_for_the_hosts(no
     node.run(["systemctl", "start", *UNITS[node.engine]])
     node.installer("uninstall", "--mount", f"{directory}={OTHER}", check=True)
     assert snapshot(node) == files
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.any_version
+def test_a_missing_directory_of_a_drop_in_below_a_directory_of_the_engines_own_is_refused(
+    containerd_node: Node,
+) -> None:
+    node = containerd_node
+    node.run(["mkdir", "/srv/opt"])
+    node.write(f"/etc/systemd/system/{node.unit}.d/own.conf", "[Service]\nBindPaths=/srv/opt:/opt\n")
+    node.run(["systemctl", "daemon-reload"])
+    node.restart(node.engine)
+    files = snapshot(node)
+    pid = node.pid_of()
+
+    refused = node.installer("install", *SOURCE, "--drop-in-config", "containerd=/opt/new/99.toml")
+
+    assert refused.returncode == 1
+    assert f"(pid {pid} sees another /opt than this process)" in sentence(refused.stderr)
+    assert snapshot(node) == files
+    assert node.pid_of() == pid
 
 
 @pytest.mark.sampled(16)
