@@ -20,6 +20,7 @@ from installer.change.references import list_programs, list_start_paths
 from installer.config_text import flatten
 from installer.engines import ENGINES, config_files
 from installer.engines.config_texts import tree_of
+from installer.engines.containers import SHIM, find_programs_below, find_state_of_shim, list_states
 from installer.engines.engine_processes import BY_PROCESS, EngineProcess, find_kind, has_generated_config
 from installer.engines.other_engines import ask_process
 from installer.engines.startup import flags_of, value_of
@@ -34,6 +35,7 @@ from installer.engines.toolkit_paths import (
 from installer.engines.used_configs import list_unknown_starts
 from installer.errors import InstallerError
 from installer.host.files import Host, text
+from installer.host.inodes import is_same
 from installer.host.processes import (
     LOOK_S,
     PROC,
@@ -45,7 +47,7 @@ from installer.host.processes import (
 )
 from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import Owner, Record, Reference, SpecialVersion
-from installer.model.files import PATH, Carried, File, Kind, Layout, host_path
+from installer.model.files import PATH, ROOT, Carried, File, Kind, Layout, host_path
 from installer.model.options import Places
 from installer.payload.access import find_portable
 from installer.payload.files import EXECUTABLES, LINKS, real_name
@@ -77,7 +79,7 @@ RUNTIME: Final = "nvidia-container-runtime"
 ASK_S: Final = 2.0  # for all engines beside ours: a pod has 30 s for its undo, which searches twice
 MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
-SEARCHED_PROCESSES: Final = frozenset((*BY_PROCESS, CONMON))
+SEARCHED_PROCESSES: Final = frozenset((*BY_PROCESS, CONMON, SHIM))
 
 
 class NamedPrograms(Struct, frozen=True):
@@ -227,12 +229,18 @@ class ReferenceSearch(Struct, frozen=True):
                     yield path
 
     def _search_engines(self) -> Iterator[Reference]:
-        """Search running engines outside the ledger for programs: configs, flags, and what is in force."""
+        """Search running engines outside the ledger for programs: configs, flags, and what is in force.
+
+        The containers of such an engine count, too, also while it is stopped.
+        """
         host = self.host
         until_s = time.monotonic() + ASK_S
+        states: set[PurePosixPath] = set()
         for each in list_host_processes(host, SEARCHED_PROCESSES):
             if each.name == CONMON and each.of_host:
                 yield from _find_podmans_runtime(each.pid, read_command_line(host, each))
+            if each.name == SHIM and each.of_host:
+                states.update(find_state_of_shim(host, each.pid))
             kind = find_kind(each)
             if kind is None:
                 continue
@@ -240,6 +248,8 @@ class ReferenceSearch(Struct, frozen=True):
             process = EngineProcess(kind, each.pid, read_command_line(host, each))
             if not self._is_known(process, unit):
                 yield from self._search_engine(process, unit or f"pid {each.pid}", until_s)
+        for state in sorted(states - list_states(self.engines).keys()):
+            yield from find_programs_below(host, self.layout, state)
 
     def _search_engine(self, process: EngineProcess, unit: str, until_s: float) -> Iterator[Reference]:
         """Search one engine for programs.
@@ -261,25 +271,37 @@ class ReferenceSearch(Struct, frozen=True):
 
         # What is in force need not be in its config any more: somebody may have changed the config since.
         serving = ask_process(host, process, until_s)
-        engine = replace(EngineState.usual(kind), unit=unit, started=Started(words))
+        seen = self._view_of(process)
+        engine = replace(EngineState.usual(kind), drop_in=None, unit=unit, started=Started(words))
         with suppress(InstallerError):
-            engine = config_files.with_places(host, engine, Places())
-            files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
+            engine = config_files.with_places(seen, engine, Places())
+            engine = config_files.with_readable_configs(seen, engine)
+            unread = None
+            if serving is None:
+                unread = _find_changed(seen, engine, start_time_of(process.pid, host.local_path(PROC)))
+            if unread is not None:
+                how = f"{title} does not say what it serves, has not read {unread} since its last change,"
+                yield self._refer_unseen(f"{how} and may start", f"restart {unit}")
             edited = self._list_edited(kind)
-            for path, file in files.items():
-                is_edited = host.resolve(path) in edited
-                if is_edited and serving is not None:
+            for path, file in config_files.contents_of(seen, engine.files).items():
+                is_edited = host.resolve(path) in edited and is_same(host.status(path), seen.status(path))
+                if is_edited and (serving is not None or unread is not None):
                     continue  # the undo takes our edits out of it
-                if is_edited and not self._has_read(path, process.pid):
-                    how = f"{title} does not say what it serves, has not read {path} since its last change,"
-                    yield self._refer_unseen(f"{how} and may start", f"restart {unit}")
-                    continue
                 for program in list_programs(file, path):
                     yield Reference(f"{title} runs and reads {path}, which names", program, remedy)
         if serving is not None:
             for name, program in serving.binaries.items():
                 if program:
                     yield Reference(f"{title} serves {name}, which starts", program, remedy)
+
+    def _view_of(self, process: EngineProcess) -> Host:
+        """Return the host as a process sees it; as this process sees it, without the right to look."""
+        root = PurePosixPath(self.host.local_path(PROC), str(process.pid), "root")
+        with suppress(InstallerError):  # without CAP_SYS_PTRACE another process's root cannot be read
+            seen = Host.under(root)
+            if seen.status(ROOT) is not None:
+                return seen
+        return self.host
 
     def _list_edited(self, kind: Engine) -> set[PurePosixPath]:
         """List the configs with our edits, or after an incomplete undo those that may have had some."""
@@ -289,11 +311,6 @@ class ReferenceSearch(Struct, frozen=True):
                 if engine.kind.process == kind.process:
                     edited.update(self.host.resolve(path) for path in engine.files)
         return edited
-
-    def _has_read(self, path: PurePosixPath, pid: int) -> bool:
-        """Tell whether a process began after the last change of a config."""
-        began_s = start_time_of(pid, self.host.local_path(PROC))
-        return began_s is None or self.host.changed_s(path) < began_s
 
     def _is_known(self, process: EngineProcess, unit: str) -> bool:
         """Tell whether a process is an engine of the ledger, or finds the toolkit without a config."""
@@ -364,6 +381,28 @@ class ReferenceSearch(Struct, frozen=True):
                 programs = [place / value for place in path if self.host.kind(place / value) is Kind.FILE]
                 if programs:
                     yield programs[0]
+
+
+def _find_changed(host: Host, engine: EngineState, began_s: float | None) -> PurePosixPath | None:
+    """Return a config of an engine, or its directory, that was changed after the engine's start, else None.
+
+    Args:
+        host: the host as the engine sees it.
+        engine: the engine, with its configs.
+        began_s: the start of the engine, by the wall clock; None if it has ended.
+    """
+    if began_s is None:
+        return None
+    places = dict.fromkeys(engine.files)
+    for path in engine.files:
+        places.update(dict.fromkeys((path.parent, host.resolve(path).parent)))
+        with suppress(InstallerError):  # the engine itself reports the flaw of an imported file
+            patterns = engine.kind.list_imports(path, tree_of(host.read(path), path))
+            places.update(dict.fromkeys(pattern.parent for pattern in patterns))
+    for place in places:
+        if host.changed_s(place) >= began_s:
+            return place
+    return None
 
 
 def _find_podmans_runtime(pid: int, words: Sequence[str]) -> Iterator[Reference]:

@@ -30,11 +30,13 @@ from installer.engines.toolkit_paths import comes_back, find_below_toolkit, lead
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host
+from installer.host.processes import PROC
 from installer.model.effective import OUR_BINARIES
 from installer.model.engine import EngineState
 from installer.model.facts import Container, EngineRow, Record, Reference, names_of
-from installer.model.files import Kind, Layout, host_path
+from installer.model.files import ROOT, Kind, Layout, host_path
 
+SHIM: Final = "containerd-shim"  # the name of its process, cut off by the kernel
 ASK_S: Final = 3.0
 NOTICED_S: Final = 0.5  # until CRI-O has noticed a removed hook; it may still write a bundle with the hook
 CREATED_S: Final = 10.0
@@ -74,7 +76,7 @@ def find_running_containers(
             return leads_to(host, PurePosixPath(path), layout)
         return None
 
-    states = _list_states(engines)
+    states = list_states(engines)
     containers = list(list_shim_containers(host, states, binaries, leads=leads, owners=owners))
     for row in record.engines:
         kind = ENGINES[row.name]
@@ -92,7 +94,7 @@ def find_running_containers(
 def find_programs_in_use(host: Host, layout: Layout, engines: Collection[EngineState]) -> Iterator[Reference]:
     """Yield each program in the toolkit's directory that runs containers; an owner may have put it there."""
     owners = cache(partial(_find_program, host, layout))
-    containers = [*list_shim_containers(host, _list_states(engines), frozenset(), owners=owners)]
+    containers = [*list_shim_containers(host, list_states(engines), frozenset(), owners=owners)]
     for engine in engines:
         if not engine.kind.has_shims:
             state = engine.state or engine.kind.state.usual
@@ -102,6 +104,28 @@ def find_programs_in_use(host: Host, layout: Layout, engines: Collection[EngineS
         by_program.setdefault(container.binary, []).append(container)
     for program, its_containers in by_program.items():
         yield Reference(f"{names_of(its_containers)} runs on", str(program))
+
+
+def find_programs_below(host: Host, layout: Layout, state: PurePosixPath) -> Iterator[Reference]:
+    """Yield each program in the toolkit's directory that runs a container with a shim.
+
+    Args:
+        host: The node.
+        layout: The install-dir.
+        state: The directory of an engine's records of containers.
+    """
+    owners = cache(partial(_find_program, host, layout))
+    for container in list_shim_containers(host, {state: ""}, frozenset(), owners=owners):
+        how = f"the container {container.name}, whose records are in {state}, runs on"
+        yield Reference(how, str(container.binary), "stop and remove that container")
+
+
+def find_state_of_shim(host: Host, pid: int) -> Iterator[PurePosixPath]:
+    """Yield the directory of an engine's records by the working directory of a shim, a bundle in there."""
+    with suppress(InstallerError):  # without CAP_SYS_PTRACE the directory of another process is unknown
+        bundle = PurePosixPath(host.link_target(PROC / str(pid) / "cwd") or ROOT)
+        if bundle.parent.parent.name == TASKS:
+            yield bundle.parent.parent.parent
 
 
 def _find_program(host: Host, layout: Layout, path: str) -> PurePosixPath | None:
@@ -137,7 +161,7 @@ def _find_engine(engines: Collection[EngineState], name: str) -> EngineState | N
     return next((engine for engine in engines if engine.name == name), None)
 
 
-def _list_states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
+def list_states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
     """Map the directories of shims' records to their engines."""
     states: dict[PurePosixPath, str] = {}
     for kind in reversed(WITH_SHIMS):  # of two engines with the same directory the first wins
@@ -182,7 +206,7 @@ def find_in_use(
 
 def _list_shim_ids(host: Host, engines: Collection[EngineState], namespace: str) -> set[str]:
     """List the ids of the containers of a namespace with a shim, in all directories of records."""
-    directories = {host.resolve(state / TASKS / namespace) for state in _list_states(engines)}
+    directories = {host.resolve(state / TASKS / namespace) for state in list_states(engines)}
     ids: set[str] = set()
     for directory in directories:
         ids.update(host.names(directory))

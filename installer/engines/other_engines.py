@@ -15,7 +15,7 @@ from installer.engines.engine_processes import EngineProcess, list_engine_proces
 from installer.engines.startup import path_of
 from installer.host.files import Host
 from installer.host.processes import PROC, UnfinishedError, unit_of
-from installer.host.sockets import has_no_socket, list_listening
+from installer.host.sockets import list_listening
 from installer.model.effective import EffectiveConfig
 from installer.model.engine import Engine, EngineState, OtherEngine
 from installer.model.options import Options
@@ -42,7 +42,7 @@ def find_other_engines(host: Host, known: Collection[EngineState]) -> tuple[Othe
                 tried += 1
                 if socket in known_sockets or tried > MOST:
                     continue
-                if _ask(host, process, socket) is not None:
+                if _ask(host, process, socket).serving is not None:
                     owner = unit_of(process.pid, host.local_path(PROC)) or f"pid {process.pid}"
                     found.append(OtherEngine(process.kind, owner, socket))
                     break
@@ -50,33 +50,35 @@ def find_other_engines(host: Host, known: Collection[EngineState]) -> tuple[Othe
 
 
 def ask_process(host: Host, process: EngineProcess, until_s: float) -> EffectiveConfig | None:
-    """Return what the process of an engine serves; None without an answer.
+    """Return what the process of an engine serves; None without an answer within ``ANSWER_S``.
 
-    A process without any socket serves nothing.
+    A containerd without CRI serves no runtime.
 
     Args:
         host: the node.
         process: the process.
         until_s: when to ask no more, by ``time.monotonic``.
     """
-    if has_no_socket(host.local_path(PROC) / str(process.pid)):
-        return EffectiveConfig({}, "")
+    until_s = min(until_s, time.monotonic() + ANSWER_S)
     for socket in islice(_list_sockets(host, process), MOST):
         left_s = until_s - time.monotonic()
         if left_s <= 0:
             break
-        serving = _ask(host, process, socket, min(ANSWER_S, left_s))
-        if serving is not None:
-            return serving
+        engine = _ask(host, process, socket, left_s)
+        if engine.disabled:
+            return EffectiveConfig({}, "")
+        if engine.serving is not None:
+            return engine.serving
     return None
 
 
 def _ask(
     host: Host, process: EngineProcess, socket: PurePosixPath, timeout_s: float = ANSWER_S
-) -> EffectiveConfig | None:
-    """Return what a process serves on a socket; None if it does not answer there as an engine of its kind."""
-    engine = ask(host, replace(EngineState.usual(process.kind), socket=socket), timeout_s=timeout_s)
-    return engine.serving if engine.pid in {None, process.pid} else None
+) -> EngineState:
+    """Ask a process on a socket; the answer of another process counts as none."""
+    sought = replace(EngineState.usual(process.kind), socket=socket)
+    engine = ask(host, sought, timeout_s=timeout_s)
+    return engine if engine.pid in {None, process.pid} else sought
 
 
 def explain_other_engines(host: Host, options: Options, known: Collection[EngineState]) -> Iterator[str]:

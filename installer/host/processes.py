@@ -40,8 +40,8 @@ _PROC = Path("/proc")
 _MONITORS = ("containerd-shim", "conmon")  # the beginning of comm
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _SERVICE = re.compile(r"(.*/[^/]+\.service)((?:/.*)?)$")
-# Right below the host's own slice: the service of a container's systemd is below that of the container.
-_HOST_SERVICE = re.compile(r"(?:/\.\.)*/system\.slice/(?:[^/]+\.slice/)*[^/]+\.service")
+# Below slices alone: the service of a container's systemd is below the scope or the service of the container.
+_HOST_SERVICE = re.compile(r"(?:/\.\.)*/(?:[^/]+\.slice/)+[^/]+\.service")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
 
 
@@ -391,7 +391,7 @@ def list_host_processes(host: Host, names: frozenset[str]) -> Iterator[HostProce
     """Yield root's processes among the host's files, if their name, or their program's name, is in ``names``.
 
     A process that is unreadable, or has a mount namespace of its own (PrivateTmp=), is the host's if it is in
-    a service right below system.slice.
+    a service below slices alone.
 
     Raises:
         UnfinishedError: the look at all processes takes longer than ``LOOK_S``.

@@ -115,6 +115,95 @@ def test_the_toolkit_outlives_a_second_dockerd_that_does_not_answer(docker_node:
     assert snapshot(node) == files
 
 
+def test_the_toolkit_outlives_a_silent_dockerd_whose_own_config_was_corrected(docker_node: Node) -> None:
+    """The owner has done what the first undo asked for, but the silent dockerd has not read it."""
+    node, files = docker_node, snapshot(docker_node)
+    node.installer("install", *SOURCE, check=True)
+    config = "/etc/docker2/daemon.json"
+    node.write(config, node.read(DOCKER))
+    started(node, "docker2.service", DOCKERD)
+    node.run(["systemctl", "kill", "--signal", "STOP", "docker2"])
+    kept(node, "Docker of docker2.service", config)
+
+    node.write(config, "{}")
+    again = node.installer("uninstall")
+
+    assert again.returncode == 4, again.stderr
+    assert f"has not read {config} since its last change" in sentence(again.stderr)
+    node.run(["systemctl", "kill", "--signal", "CONT", "docker2"])
+    node.run(["systemctl", "restart", "docker2"])
+    node.installer("uninstall", check=True)
+    node.run(["systemctl", "stop", "docker2"])
+    node.run(["rm", "-r", "/etc/docker2"])
+    assert snapshot(node) == files
+
+
+def test_a_dockerd_that_hangs_leaves_time_to_ask_another(docker_node: Node) -> None:
+    node = docker_node
+    node.installer("install", *SOURCE, check=True)
+    config = "/etc/docker2/daemon.json"
+    node.write(config, node.read(DOCKER))
+    hung = DOCKERD.replace("docker2", "docker1").replace("moby2", "moby1").replace("/second", "/first")
+    node.write("/etc/docker1/daemon.json", "{}")
+    started(node, "docker1.service", f"{hung} -H unix:///run/docker1-more.sock")
+    started(node, "docker2.service", DOCKERD)
+    node.run(["systemctl", "kill", "--signal", "STOP", "docker1"])
+    node.write(config, "{}")
+
+    done = node.installer("uninstall")
+
+    assert done.returncode == 4, done.stderr
+    assert "Docker of docker2.service serves nvidia" in sentence(done.stderr)
+    node.run(["systemctl", "kill", "--signal", "CONT", "docker1"])
+    node.run(["systemctl", "stop", "docker1", "docker2"])
+    node.installer("uninstall", check=True)
+
+
+def test_a_containerd_without_cri_does_not_stop_an_undo(docker_node: Node) -> None:
+    """As beside each Docker from a package; that somebody has edited its config since, is no matter."""
+    node = docker_node
+    node.write(CONTAINERD, 'disabled_plugins = ["cri", "io.containerd.grpc.v1.cri"]\n')
+    node.restart("containerd")
+    node.restart("docker")
+    files = snapshot(node)
+    node.installer("install", *SOURCE, check=True)
+    node.run(["chmod", "u+r", CONTAINERD])  # changes the time of the file's last change
+
+    node.installer("uninstall", check=True)
+
+    assert snapshot(node) == files
+
+
+def test_the_toolkit_outlives_a_container_of_a_second_containerd(containerd_node: Node) -> None:
+    """No engine could stop that container without our runtime."""
+    node, files = containerd_node, snapshot(containerd_node)
+    own_root = "/var/lib/containerd/other"  # where layers can be mounted
+    plain = node.read(CONTAINERD).replace("/var/lib/containerd", own_root)
+    node.installer("install", *SOURCE, check=True)
+    other = second_containerd(node, node.read(CONTAINERD).replace("/var/lib/containerd", own_root))
+    images = ("--address", "/run/other/containerd.sock", "--namespace", "k8s.io", "images", "import", ARCHIVE)
+    node.run(["ctr", *images])
+    other.wait()
+    pod = other.run_pod("nvidia")
+    node.write("/etc/other/config.toml", f'state = "/run/other"\n{plain}')
+    node.restart("other")
+    other.wait()
+
+    done = node.installer("uninstall")
+
+    assert done.returncode == 4, done.stderr
+    assert "records are in /run/other, runs on /usr/local/nvidia/toolkit" in sentence(done.stderr)
+    node.run(["systemctl", "stop", "other"])
+    assert node.installer("uninstall").returncode == 4
+    node.run(["systemctl", "start", "other"])
+    other.wait()
+    other.remove_pod(pod)
+    node.installer("uninstall", check=True)
+    node.run(["systemctl", "stop", "other"])
+    node.run(["rm", "-r", "/etc/other"])
+    assert snapshot(node) == files
+
+
 def test_a_second_dockerd_that_never_had_our_edits_does_not_stop_an_undo(docker_node: Node) -> None:
     node, files = docker_node, snapshot(docker_node)
     started(node, "docker2.service", DOCKERD.replace("/etc/docker2/daemon.json", DOCKER))
@@ -125,17 +214,27 @@ def test_a_second_dockerd_that_never_had_our_edits_does_not_stop_an_undo(docker_
     assert snapshot(node) == files
 
 
-def test_the_toolkit_outlives_a_second_containerd_in_a_mount_namespace(containerd_node: Node) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    ["PrivateTmp=yes", "PrivateTmp=yes\nSlice=podruntime.slice", "BindPaths=/srv/other:/etc/other"],
+    ids=["its own /tmp", "in another slice", "its own config"],
+)
+def test_the_toolkit_outlives_a_second_containerd_in_a_mount_namespace(
+    containerd_node: Node, setting: str
+) -> None:
     node, files = containerd_node, snapshot(containerd_node)
     node.installer("install", *SOURCE, check=True)
-    node.write("/etc/systemd/system/other.service.d/own.conf", "[Service]\nPrivateTmp=yes\n")
-    second_containerd(node)
+    node.write("/etc/systemd/system/other.service.d/own.conf", f"[Service]\n{setting}\n")
+    node.run(["mkdir", "-p", "/srv/other", "/etc/other"])
+    config = node.read(CONTAINERD).replace("/var/lib/containerd", "/var/lib/other")
+    node.write("/srv/other/config.toml", f'state = "/run/other"\n{config}')
+    second_containerd(node, 'root = "/var/lib/other"\nversion = 2\n' if "Bind" in setting else None)
 
     kept(node, "containerd of other.service", "/etc/other/config.toml")
 
     node.run(["systemctl", "stop", "other"])
     node.installer("uninstall", check=True)
-    node.run(["rm", "-r", "/etc/other", "/etc/systemd/system/other.service.d"])
+    node.run(["rm", "-r", "/etc/other", "/srv/other", "/etc/systemd/system/other.service.d"])
     assert snapshot(node) == files
 
 
