@@ -29,7 +29,7 @@ from installer.model.files import DRIVER_LIBRARY_DIRS, ROOT, File, Layout
 from installer.model.options import GPU_KIND, Cdi, Options
 from installer.model.steps import MakeDeviceNodes, RemoveDeviceNodes
 
-SUFFIXES: Final = frozenset({".json", ".yaml"})  # engines read no other files
+SUFFIXES: Final = (".json", ".yaml")  # engines read no other files
 LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # exists while the driver's module is loaded
 NAMED: Final = 5
 TOOL: Final = "nvidia-ctk"
@@ -208,7 +208,7 @@ def _read_beside(
         files = found.setdefault(directory, {})
         for name in host.names(directory):
             path = directory / name
-            if path.suffix not in SUFFIXES or (path == own and ours):
+            if not name.endswith(SUFFIXES) or (path == own and ours):
                 continue
             try:
                 names = read_devices(text(host, path), GPU_KIND, highest)

@@ -94,6 +94,7 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
     [
         pytest.param({}, "", "", id="nobody else"),
         pytest.param({A: ALL}, "a.yaml", "", id="all"),
+        pytest.param({"etc/cdi/.yaml": ALL}, ".yaml", "", id="suffix alone"),
         pytest.param({A: theirs("all")}, "a.yaml", "0", id="all GPUs by one name"),
         pytest.param({A: theirs("0")}, "a.yaml", "all", id="one GPU"),
         pytest.param({A: theirs("0"), B: theirs("all")}, "b.yaml a.yaml", "", id="all by two files"),
