@@ -1,27 +1,40 @@
 """CDI specifications at which an engine would wait for ever or crash while it loads.
 
-containerd and CRI-O share the library of CDI. It opens each name of its suffixes in the directories of the
-engine, and passes over other flaws of a specification.
+containerd, CRI-O and dockerd share the library of CDI. It opens each name of its suffixes in the directories
+of the engine, and passes over other flaws of a specification.
 """
 
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from installer.engines.pipes import is_pipe, list_names, make_error
+from installer.engines.pipes import find_pipe, list_names, make_unknown
 from installer.engines.yaml_events import MOST_CHARACTERS, list_events
 from installer.errors import InstallerError
 from installer.model.engine import HostReader, LoadError
+from installer.model.files import Kind
+
+if TYPE_CHECKING:
+    from yaml.events import ScalarEvent
 
 DIRECTORIES: Final = ("/etc/cdi", "/var/run/cdi")
-SUFFIXES: Final = frozenset((".json", ".yaml"))
+SUFFIXES: Final = (".json", ".yaml")  # also of a name without anything before it
 # The library checks the characters between the first and the last: of the vendor, and then of the class.
 CRASHING: Final = re.compile(r"[A-Za-z]/.+|[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z]")
-# A word of one letter beside a slash, or an escaped character: most specifications have neither.
-SUSPECT: Final = re.compile(r"(?<![A-Za-z0-9_.-])[A-Za-z]/|/[A-Za-z](?![A-Za-z0-9_.-])|\\")
+# Lists in the edits of a container, in whose entries the library looks for fields.
+LISTS: Final = ("deviceNodes", "hooks", "mounts", "netDevices")
 VERSION: Final = re.compile(r"v?(0\.[1-8]|1\.[01])\.0")
+NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+NULL_TAG: Final = "tag:yaml.org,2002:null"
+# What most specifications do not have, and so need no closer look:
+SUSPECTS: Final = (
+    # a word of one letter beside a slash, or an escaped character
+    re.compile(r"(?<![A-Za-z0-9_.-])[A-Za-z]/|/[A-Za-z](?![A-Za-z0-9_.-])|\\"),
+    # a null, or an entry of a list without a value on its line, a tag or an anchor, with which "" can be one
+    re.compile(r"[~&!]|[nN]ull|NULL|(?<!\S)-[ \t]*(?:[#\r\n\x85\u2028\u2029]|$)"),
+)
 
 
 def find_cdi_flaws(host: HostReader, directories: Iterable[str], what: str) -> Iterator[LoadError]:
@@ -34,33 +47,53 @@ def find_cdi_flaws(host: HostReader, directories: Iterable[str], what: str) -> I
     """
     for directory in map(PurePosixPath, directories):
         for name in list_names(host, directory):
-            path = directory / name
-            if path.suffix not in SUFFIXES:
-                continue
-            if is_pipe(host, path):
-                yield make_error(path, what)
-                continue
-            kind = _read_kind(host, path)
-            if CRASHING.fullmatch(kind):
-                problem = (
-                    f"{what}: {path} has the kind {kind}, and a vendor or class of one letter crashes it"
-                )
-                yield LoadError(problem, f"give that kind longer words, or remove {path}")
+            if name.endswith(SUFFIXES):
+                path = directory / name
+                error = find_pipe(host, path, what) or _find_crash(host, path, what)
+                if error is not None:
+                    yield error
 
 
-def _read_kind(host: HostReader, path: PurePosixPath) -> str:
-    """Return the kind of a specification; "" if unknown."""
+def _find_crash(host: HostReader, path: PurePosixPath, what: str) -> LoadError | None:
+    """Find what crashes an engine in a specification; a file that this process cannot judge may crash it."""
+    crash = f"{path} crashes it"
     try:
-        file = host.read(path)
-        text = _decode(file.content) if file else ""
-    except (InstallerError, UnicodeDecodeError):  # the library, too, refuses a text in another encoding
-        return ""
-    if not SUSPECT.search(text):
-        return ""
-    fields = _read_fields(text)
-    if not VERSION.fullmatch(fields.get("cdiversion", "")):  # refused before the library looks at the kind
-        return ""
-    return fields.get("kind", "")
+        file = host.read(path) if host.kind(path) is Kind.FILE else None
+        text = _decode(file.content) if file is not None else ""
+    except UnicodeDecodeError:  # the library, too, refuses a text in another encoding
+        return None
+    except InstallerError as error:
+        return make_unknown(crash, path, what, error.problem)
+    if not any(suspect.search(text) for suspect in SUSPECTS):
+        return None
+    if len(text) > MOST_CHARACTERS:
+        problem = f"judge {path} (it has more than {MOST_CHARACTERS >> 20} MiB)"
+        return make_unknown(crash, path, what, problem)
+    flaw, act = _find_flaw(text)
+    if not flaw:
+        return None
+    return LoadError(f"{what}: {path} {flaw}, which crashes it", f"{act}, or remove {path}")
+
+
+def _find_flaw(text: str) -> tuple[str, str]:
+    """Return what crashes an engine in a text, and what removes it; two times "" for no flaw."""
+    mappings = _read_mappings(text)
+    if not mappings:
+        return "", ""
+    fields = _fold_names(mappings[0])
+    version = fields.get("cdiversion")
+    if not isinstance(version, str) or not VERSION.fullmatch(version):  # refused before the rest is looked at
+        return "", ""
+    kind = fields.get("kind")
+    if isinstance(kind, str) and CRASHING.fullmatch(kind):
+        return f"has the kind {kind}, with a vendor or class of one letter", "give that kind longer words"
+    for mapping in mappings:
+        fields = _fold_names(mapping)
+        for name in LISTS:
+            entries = fields.get(name.lower())
+            if isinstance(entries, list) and not isinstance(entries, _Mapping) and None in entries:
+                return f"has a null entry in {name}", "remove that entry"
+    return "", ""
 
 
 def _decode(content: bytes) -> str:
@@ -70,41 +103,66 @@ def _decode(content: bytes) -> str:
     return content.decode("utf-8-sig")
 
 
-def _read_fields(text: str) -> dict[str, str]:
-    """Return the scalars at the top of a text of YAML or JSON, by the names of their fields in lower case.
+class _Mapping(list[Any]):
+    """The names and values of a mapping in turn; a value is a text, None, a list or another mapping."""
+
+
+def _read_mappings(text: str) -> Sequence[_Mapping]:
+    """Return all mappings of a text of YAML or JSON, the outermost first.
 
     Nothing is returned for a text that the library refuses. Of several documents the library reads the first.
     """
     import yaml  # few specifications need a closer look
-    from yaml.events import AliasEvent, DocumentEndEvent, NodeEvent, ScalarEvent
+    from yaml.events import (
+        AliasEvent,
+        CollectionEndEvent,
+        CollectionStartEvent,
+        DocumentEndEvent,
+        MappingStartEvent,
+        NodeEvent,
+        ScalarEvent,
+    )
 
-    anchors: dict[str, str] = {}
-    fields: dict[str, str] = {}
-    name: str | None = None
+    anchors: dict[str | None, Any] = {}
+    mappings: list[_Mapping] = []
+    document: list[Any] = []
+    open_collections = [document]
     try:
-        for level, event in list_events(text[:MOST_CHARACTERS]):
+        for _, event in list_events(text):
             if isinstance(event, DocumentEndEvent):
-                return _fold_names(fields)
-            value = ""
-            if isinstance(event, ScalarEvent):
-                value = event.value
-                if event.anchor:
-                    anchors[event.anchor] = value
-            elif isinstance(event, AliasEvent):
-                value = anchors.get(event.anchor or "", "")
-            if level != 1 or not isinstance(event, NodeEvent):
+                return mappings if isinstance(document[0], _Mapping) else []
+            if isinstance(event, CollectionEndEvent):
+                open_collections.pop()
+            if not isinstance(event, NodeEvent):
                 continue
-            if name is None:
-                name = value
-            else:
-                fields[name] = value
-                name = None
+            value: Any = []
+            if isinstance(event, AliasEvent):
+                value = anchors[event.anchor]
+            elif isinstance(event, ScalarEvent):
+                value = None if _is_null(event) else event.value
+            elif isinstance(event, MappingStartEvent):
+                value = _Mapping()
+                mappings.append(value)
+            open_collections[-1].append(value)
+            if event.anchor:
+                anchors[event.anchor] = value
+            if isinstance(event, CollectionStartEvent):
+                open_collections.append(value)
     except yaml.YAMLError:
         pass
-    # The cut text of a large file is no whole document.
-    return _fold_names(fields) if len(text) > MOST_CHARACTERS else {}
+    return []
 
 
-def _fold_names(fields: dict[str, str]) -> dict[str, str]:
-    """Return the fields by their names in lower case; of names with the same letters the last one counts."""
+def _is_null(event: "ScalarEvent") -> bool:
+    if event.tag:
+        return event.tag == NULL_TAG and event.value in NULL
+    return not event.style and event.value in NULL
+
+
+def _fold_names(mapping: _Mapping) -> dict[str, Any]:
+    """Return the values by their names in lower case; of names with the same letters the last one counts."""
+    fields: dict[str, Any] = {}
+    for name, value in zip(mapping[::2], mapping[1::2], strict=True):
+        if isinstance(name, str):
+            fields[name] = value
     return {name.casefold(): fields[name] for name in sorted(fields)}

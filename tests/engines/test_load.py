@@ -255,21 +255,22 @@ def test_no_restart_of_ours_waits_for_ever_at_a_fifo(containerd_node: Node, cri:
     assert not _serves(node, cri), "containerd itself does wait there"
 
 
-SPECIFICATIONS = (
-    "cdiVersion: 0.5.0\nkind: vendor.com/x\ndevices: []\n",
-    "{cdiVersion: 0.5.0, Kind: &x vendor.com/x, devices: []}",
-)
+KIND = "has the kind vendor.com/x"
+SPECIFICATIONS = {
+    "cdiVersion: 0.5.0\nkind: vendor.com/x\ndevices: []\n": KIND,
+    "{cdiVersion: 0.5.0, Kind: &x vendor.com/x, devices: []}": KIND,
+    "cdiVersion: 0.5.0\nkind: vendor.com/gpu\ncontainerEdits: {hooks: [~]}\n": "has a null entry in hooks",
+}
 
 
 @pytest.mark.any_version
 def test_no_restart_of_ours_crashes_an_engine_by_a_cdi_specification(containerd_node: Node, cri: Cri) -> None:
-    node, path = containerd_node, "/etc/cdi/site.yaml"
+    node, path = containerd_node, "/etc/cdi/.yaml"
     waiting = Waiting(node, cri)
-    words = f"its CRI would not load: {path} has the kind vendor.com/x"
 
-    for specification in SPECIFICATIONS:
+    for specification, words in SPECIFICATIONS.items():
         node.write(path, specification)
-        waiting.refuses("install", words)
+        waiting.refuses("install", f"its CRI would not load: {path} {words}")
 
     waiting.lives()
     for specification in SPECIFICATIONS:

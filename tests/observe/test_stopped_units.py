@@ -233,7 +233,7 @@ def test_units_without_containers_keep_nothing_from_a_restart(
 
 
 SPECIFICATION = "cdiVersion: 0.6.0\nkind: vendor.com/x\n"
-CRASH = "Docker itself, which cannot start: {} has the kind vendor.com/x, and a vendor or class of one letter crashes"
+CRASH = "Docker itself, which cannot start: {} has the kind vendor.com/x, with a vendor or class of one letter, which crashes it"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from installer.engines.containerd.effective import (
     merge,
     parse_dump,
 )
-from installer.engines.pipes import is_pipe, list_names, make_error
+from installer.engines.pipes import find_pipe, list_names
 from installer.errors import InstallerError
 from installer.model.effective import is_ours
 from installer.model.engine import LoadError, LoadInput, Version
@@ -88,7 +88,7 @@ NEEDED_PLUGINS: Final[Mapping[tuple[Version, Version], tuple[str, ...]]] = {
 }
 CDI_SINCE: Final = (1, 7)
 CNI_DIRECTORY: Final = "/etc/cni/net.d"
-CNI_SUFFIXES: Final = frozenset((".conf", ".conflist", ".json"))
+CNI_SUFFIXES: Final = (".conf", ".conflist", ".json")  # also of a name without anything before it
 USUAL_BIN_DIRS: Final = (["/opt/cni/bin"], ["/usr/lib/cni"])
 LOG_LEVELS: Final = frozenset(("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic"))
 LOG_FORMATS: Final = frozenset(("", "text", "json"))
@@ -608,11 +608,16 @@ def _find_bad_files(loading: _Loading) -> Iterator[LoadError]:
         yield from cdi_load.find_cdi_flaws(host, map(str, directories), CRI_STAYS_AWAY)
 
     directory = PurePosixPath(str(_table(loading.cri, "cni").get("conf_dir") or CNI_DIRECTORY))
-    configs = [directory / name for name in list_names(host, directory)]
-    configs = [path for path in configs if path.suffix in CNI_SUFFIXES]
-    # CRI reads them in this order, and may stop at the first network.
-    if configs and is_pipe(host, configs[0]):
-        yield make_error(configs[0], CRI_STAYS_AWAY)
+    for name in list_names(host, directory):
+        path = directory / name
+        if not name.endswith(CNI_SUFFIXES):
+            continue
+        error = find_pipe(host, path, CRI_STAYS_AWAY)
+        if error is not None:
+            yield error
+            return
+        if host.kind(path) is not Kind.DIRECTORY:
+            return  # CRI reads them in this order, and may stop at the first network
 
 
 _RULES: Final = (
