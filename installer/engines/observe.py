@@ -385,6 +385,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     programs = []
     for _, words in unit.start.before:
         programs.append(host.build_of(PurePosixPath("".join(words[:1]))))
+    mounts = [(PurePosixPath(path), PurePosixPath(source)) for path, source in unit.mounts]
     engine = replace(
         with_flags(replace(engine, next_start=later)),
         paths=tuple(paths),
@@ -392,6 +393,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         inputs=digest_inputs(host, engine),
         edited_inputs=tuple(list_edited_inputs(host, engine)),
         replaced=is_replaced(host, engine),
+        unit_mounts=tuple(mounts),
         unit_unread=unit.needs_daemon_reload,
         unit_edited=is_unit_edited(host, engine, unit.start),
     )

@@ -381,6 +381,16 @@ def _list_stops_along(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield str(unit), setting
 
 
+def _list_mounts(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the paths of a service's own mounts, each with the path of the host that is mounted there."""
+    root = str(answer.get("RootDirectory", ""))
+    if root:
+        yield "/", root
+    for setting in ("BindPaths", "BindReadOnlyPaths"):
+        for source, path, *_ in answer.get(setting, ()):
+            yield str(path), str(source)
+
+
 class Unit(Struct, frozen=True):
     """The state of a unit, in systemd's words."""
 
@@ -401,6 +411,8 @@ class Unit(Struct, frozen=True):
     # The units that systemd stops along with this unit, each with its own setting.
     stops_along: tuple[tuple[str, str], ...] = ()
     stop_commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    # The paths at which the service sees other files or directories of the host, each with the host's path.
+    mounts: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Unit":
@@ -421,6 +433,7 @@ class Unit(Struct, frozen=True):
             start=UnitStart.of(answer),
             stops_along=tuple(_list_stops_along(answer)),
             stop_commands=tuple(_list_stop_commands(answer)),
+            mounts=tuple(_list_mounts(answer)),
         )
 
     @property

@@ -306,7 +306,7 @@ def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0)
     refuse_other_mounts(host, options, ledger.record)
     with _stale_withdrawn(host, options, ledger):
         facts = observe_install(host, options, ledger.record, patience_s)
-        refuse_unread_configs(host, options, facts.engines)
+        refuse_unread_configs(host, options, ledger.record, facts.engines)
         dry_runs = DryRuns(host, facts.contents)
         plan = plan_install(facts, options, dry_runs)
         validation = Part(PartId.VALIDATION, notes=tuple(dry_runs.explain_unvalidated(plan.steps)))

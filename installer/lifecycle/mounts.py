@@ -184,26 +184,32 @@ def refuse_other_mounts(host: Host, options: Options, record: Record, *, undoes:
         raise error
 
 
-def refuse_unread_configs(host: Host, options: Options, engines: Iterable[EngineState]) -> None:
-    """Refuse another file or directory in the place of a config that a running engine reads.
+def refuse_unread_configs(
+    host: Host, options: Options, record: Record, engines: Iterable[EngineState]
+) -> None:
+    """Refuse another file or directory in the place of a config that an engine reads.
+
+    For a stopped engine the mounts of its unit count.
 
     Raises:
         InstallerError: the engine sees another one at the path of its config or of our drop-in.
     """
-    given = _list_given(host, options)
     for engine in engines:
-        if engine.pid is None:
-            continue
         for path in dict.fromkeys((engine.config, *list_targets(engine))):
-            place = _find_unread(engine.pid, path, host)
-            if place is None:
-                continue
-            mount = _nearest(given, host.resolve(path))
-            remedy = f"mount the one that it sees, and name the place with --mount {path.parent}=HERE"
-            if mount is not None:
-                remedy = f"mount the host's {mount.path} at {mount.here}, or correct --mount"
-            problem = f"edit {path} of {engine.title} ({_explain_view(engine.pid, place, host)})"
-            raise InstallerError(problem, remedy=remedy, code="path-unusable")
+            reason = _explain_unread(host, options, engine, path)
+            if reason:
+                problem = f"edit {path} of {engine.title} ({reason})"
+                remedy = _choose_remedy(host, options, record, engine, path)
+                raise InstallerError(problem, remedy=remedy, code="path-unusable")
+
+
+def _explain_unread(host: Host, options: Options, engine: EngineState, path: PurePosixPath) -> str:
+    """Explain that an engine sees another file or directory at the path of a config; "" if it does not."""
+    if engine.pid is not None:
+        place = _find_unread(engine.pid, path, host)
+        return _explain_view(engine.pid, place, host) if place is not None else ""
+    place = _find_mounted_by_unit(host, options, engine, path)
+    return f"{engine.unit} mounts another {place} at its next start" if place is not None else ""
 
 
 def _find_unread(pid: int, path: PurePosixPath, host: Host) -> PurePosixPath | None:
@@ -215,6 +221,47 @@ def _find_unread(pid: int, path: PurePosixPath, host: Host) -> PurePosixPath | N
         if has_same_root or seen.status(path.parent) is not None:
             return _find_difference(host, seen, path)
     return None
+
+
+def _find_mounted_by_unit(
+    host: Host, options: Options, engine: EngineState, path: PurePosixPath
+) -> PurePosixPath | None:
+    """Return a config, or a directory above it, if an engine's unit mounts another one at the next start.
+
+    A directory that this process does not have is passed over: its content is unknown.
+    """
+    if not engine.unit_mounts:
+        return None
+    root = options.host_root
+    given = list(options.mounts)
+    own: list[tuple[PurePosixPath, PurePosixPath]] = []
+    for mount_point, source in engine.unit_mounts:
+        if host.status(source) is None:
+            continue
+        given = [pair for pair in given if not pair[0].is_relative_to(mount_point)]
+        here = PurePosixPath(host.local_path(source))
+        if mount_point == ROOT:
+            root = here
+        else:
+            own.append((mount_point, here))
+    return _find_difference(host, Host.under(root, (*given, *own)), path)
+
+
+def _choose_remedy(
+    host: Host, options: Options, record: Record, engine: EngineState, path: PurePosixPath
+) -> str:
+    """Return what has this process and an engine see the same file at the path of a config."""
+    mount = _nearest(_list_given(host, options), host.resolve(path))
+    if mount is not None:
+        return f"mount the host's {mount.path} at {mount.here}, or correct --mount"
+    if not any(row.engine == engine.name and row.written for row in record.configs):
+        return f"mount the one that it sees, and name the place with --mount {path.parent}=HERE"
+    # Our edits are in the file that this process sees: with --mount an undo would leave them there.
+    unit = engine.unit or engine.title
+    commands = "systemctl daemon-reload"
+    if engine.pid is not None:
+        commands += f" and systemctl restart {unit}"
+    return f"take the mount at or above {path} out of {unit}, run {commands}, then run this again"
 
 
 def _list_given(host: Host, options: Options) -> list[MountRow]:

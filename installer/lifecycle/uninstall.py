@@ -167,7 +167,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
         facts = _observe_for_undo(host, options, ledger, until_s)
-        refuse_unread_configs(host, options, facts.engines)
+        refuse_unread_configs(host, options, ledger.record, facts.engines)
         plan = plan_undo(facts, options, DryRuns(host, facts.contents))
         for note in plan.notes:
             log.warning("note made", note=note)

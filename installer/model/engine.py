@@ -563,6 +563,8 @@ class EngineState(Struct, frozen=True):
     changed: tuple[PurePosixPath, ...] = ()  # configs that were changed after the start
     fresh: tuple[PurePosixPath, ...] = ()  # configs and inputs that were changed after the start, seconds ago
     replaced: bool = False  # the program was replaced after the start
+    # The paths at which the unit mounts other files or directories of the host, each with the host's path.
+    unit_mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...] = ()
     unit_unread: bool = False  # files of the unit were changed since systemd has read them
     unit_edited: bool = False  # files of the unit were changed after a start whose environment is a guess
     places_by_files: frozenset[str] = frozenset()  # places that only the configs set for the next start

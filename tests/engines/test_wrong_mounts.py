@@ -7,7 +7,7 @@ import pytest
 from tests.engines.configs import DOCKER
 from tests.engines.live import run_through_us
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.told import sentence, served, snapshot
+from tests.engines.told import but_the_ledger, sentence, served, snapshot
 
 OTHER = "/srv/other"
 UNITS = {"docker": ("docker.socket", "docker.service"), "containerd": ("containerd.service",)}
@@ -133,6 +133,48 @@ def test_an_engine_with_a_directory_of_its_own_is_not_restarted_for_the_hosts(no
     assert sentence(refused.stderr).endswith(f"(install used --mount {directory}={OTHER}); give it again")
     node.run(["systemctl", "start", *UNITS[node.engine]])
     node.installer("uninstall", "--mount", f"{directory}={OTHER}", check=True)
+    assert snapshot(node) == files
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("engine", ["running", "stopped"])
+@pytest.mark.any_version
+def test_an_undo_for_an_engine_whose_unit_mounts_a_copy_of_our_edits_names_a_remedy_that_works(
+    node: Node, engine: str
+) -> None:
+    """The owner gave the engine a directory of its own after the install."""
+    files = snapshot(node)
+    before = served(node)
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    directory = str(PurePosixPath(node.config).parent)
+    node.run(["cp", "-a", directory, OTHER])
+    drop_in = f"/etc/systemd/system/{node.unit}.d/own.conf"
+    node.write(drop_in, f"[Service]\nBindPaths={OTHER}:{directory}\n")
+    node.run(["systemctl", "daemon-reload"])
+    commands = f"systemctl daemon-reload and systemctl restart {node.unit}"
+    reason = f"pid {{}} sees another {node.config} than this process"
+    if engine == "running":
+        node.restart(node.engine)
+        reason = reason.format(node.pid_of())
+    else:
+        node.run(["systemctl", "stop", *UNITS[node.engine]])
+        commands = "systemctl daemon-reload"
+        reason = f"{node.unit} mounts another {node.config} at its next start"
+    installed = snapshot(node)
+
+    refused = node.installer("uninstall")
+
+    assert refused.returncode == 4
+    take_out = f"take the mount at or above {node.config} out of {node.unit}, run {commands}"
+    assert sentence(refused.stderr).endswith(f"({reason}); {take_out}, then run this again")
+    assert but_the_ledger(snapshot(node)) == but_the_ledger(installed)
+    node.run(["rm", "-r", str(PurePosixPath(drop_in).parent), OTHER])
+    for command in commands.split(" and "):
+        node.run(command.split())
+    node.installer("uninstall", check=True)
+    if engine == "stopped":
+        node.run(["systemctl", "start", *UNITS[node.engine]])
+    assert served(node) == before
     assert snapshot(node) == files
 
 
