@@ -91,6 +91,7 @@ NAMED: dict[str, tuple[Files, str, str]] = {
     "a base spec of containerd 2": (containerd(BASE_SPEC, CRI_OF_2) | {BASE: PRESTART}, BASE, HOOK),
     "CDI": ({YAML: GENERATED}, YAML, CDI_HOOK),
     "CDI until the next boot": ({"var/run/cdi/a.json": GENERATED_JSON}, "var/run/cdi/a.json", CDI_HOOK),
+    "CDI by a suffix alone": ({"etc/cdi/.json": GENERATED_JSON}, "etc/cdi/.json", CDI_HOOK),
     "CDI of Docker's": (CDI_OF_DOCKER | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),
     "CDI of containerd's": (CDI_OF_CONTAINERD | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),
     "CDI of CRI-O's": (PLACES_OF_CRIO | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),

@@ -53,7 +53,7 @@ from installer.payload.access import find_portable
 from installer.payload.files import EXECUTABLES, LINKS, real_name
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
-SPEC_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+SPEC_SUFFIXES: Final = (".yaml", ".yml", ".json")  # also of a name without anything before it
 # The value is how many directories below are searched. Podman's directories are in containers.conf(5). The
 # last directory has the config of NVIDIA's packaged toolkit, whose programs start the programs that it names.
 SEARCHED: Final[Mapping[PurePosixPath, int]] = {
@@ -72,7 +72,7 @@ SEARCHED: Final[Mapping[PurePosixPath, int]] = {
     PurePosixPath("/etc/nvidia-container-runtime"): 0,
 }
 CONMON: Final = "conmon"  # holds a container of Podman or CRI-O
-SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
+SUFFIXES: Final = (*SPEC_SUFFIXES, ".conf", ".toml", ".service")
 # The keys by which configs of Docker, containerd and CRI-O name more places; their case does not count.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
 RUNTIME: Final = "nvidia-container-runtime"
@@ -445,7 +445,7 @@ def _list_below(
         kind = own_kind
         if kind is Kind.LINK:
             real, kind = _follow(host, path)
-        if kind is Kind.FILE and path.suffix in SUFFIXES:
+        if kind is Kind.FILE and path.name.endswith(SUFFIXES):
             yield path, real
         elif kind is Kind.DIRECTORY and depth:
             yield from _list_below(host, path, real, depth - 1)

@@ -341,9 +341,8 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
     for directory in SPEC_DIRS:
         paths = []
         for name in _list_names(host, directory):
-            path = directory / name
-            if path.suffix in SPEC_SUFFIXES:
-                paths.append(path)
+            if name.endswith(SPEC_SUFFIXES):
+                paths.append(directory / name)
         for path in paths[:MOST_SPECS]:
             specs.append(_read_specification(host, path))
         if len(paths) > MOST_SPECS:
