@@ -199,6 +199,25 @@ def test_an_owners_program_comes_back_with_the_owners_link(site: Site, target: s
     assert {path for path in {*before, *after} if before.get(path) != after.get(path)} == {DAEMON_JSON}
 
 
+@pytest.mark.parametrize("target", ["../../../../opt/theirs", "mine", "./deeper/../mine"])
+def test_a_link_in_the_owners_directory_comes_back(site: Site, target: str) -> None:
+    """The saved directory lies one level deeper, where a relative link leads elsewhere."""
+    site.write("opt/theirs", "#!/bin/sh\n").chmod(0o755)
+    site.write(f"{TOOLKIT}/mine", "#!/bin/sh\n").chmod(0o755)
+    (site.root / TOOLKIT / "deeper").mkdir()
+    (site.root / WRAPPER[1:]).symlink_to(target)
+    _name_wrapper(site)
+    before = site.tree()
+    site.install()
+    _change_source(site, "2")
+    site.install()
+
+    done = site.uninstall()
+
+    assert "goes with the toolkit" not in done.stderr
+    assert site.tree() == before
+
+
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 def test_a_file_that_does_not_come_back_with_the_owners_directory_is_named(site: Site, verb: str) -> None:
     site.write(f"{TOOLKIT}/notes.txt")

@@ -55,7 +55,15 @@ def comes_back(host: Host, layout: Layout, program: PurePosixPath) -> bool:
         return False
     former = layout.replaced if target is None else layout.install_dir / target
     with suppress(InstallerError):
-        return host.kind(former / below) is Kind.FILE
+        if host.kind(former / below) is Kind.FILE:
+            return True
+        link = host.link_target(former / below)
+        if link is None:
+            return False
+        # The replaced directory lies deeper now than where its relative links lead from.
+        path = PurePosixPath(normpath(layout.toolkit / below.parent / link))
+        beside = find_below_toolkit(layout, path)
+        return host.kind(path if beside is None else former / beside) is Kind.FILE
     return False
 
 
