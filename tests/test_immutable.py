@@ -75,6 +75,32 @@ def test_an_immutable_file_in_the_toolkit_is_refused_before_the_first_step(site:
 
 
 @only_as_root
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+@pytest.mark.parametrize(
+    "place", ["", "/.toolkit-installer", "/.toolkit-installer/versions", "/.toolkit-installer/backups"]
+)
+def test_an_immutable_directory_above_the_toolkit_is_refused_before_the_first_step(
+    site: Site, place: str, verb: str
+) -> None:
+    site.write(DAEMON_JSON, "{}\n")
+    site.install()
+    version = (site.root / TOOLKIT).resolve().relative_to(site.root)
+    (site.root / version / "nvidia-ctk").unlink()
+    before = site.tree()
+    directory = f"usr/local/nvidia{place}"
+
+    with attribute(site.root / directory, FS_IMMUTABLE_FL):
+        refused = site.call(verb)
+
+    after = site.tree()
+    assert {path for path in {*before, *after} if before.get(path) != after.get(path)} <= {LEDGER}
+    assert refused.returncode == (4 if verb == "uninstall" else 1)
+    reason = f"(an attribute of /{directory} forbids it: lsattr shows i or a)"
+    assert sentence(refused).endswith(f"{reason}; remove the attribute: chattr -i -a /{directory}")
+    assert site.call(verb).returncode == 0
+
+
+@only_as_root
 def test_an_owners_immutable_directory_is_not_replaced(site: Site) -> None:
     site.write(f"{TOOLKIT}/own-file", "mine\n")
 

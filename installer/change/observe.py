@@ -169,9 +169,12 @@ class Node(Struct, frozen=True):
         )
 
     def _find_immutable(self, versions: Mapping[str, Mapping[PurePosixPath, Entry]]) -> PurePosixPath | None:
-        """Return the first file or directory in the toolkit's place or a version that root cannot remove."""
+        """Return the first file or directory that root cannot remove or change.
+
+        Looked at are the directories of the installation, the toolkit's place and the versions.
+        """
         layout = self.options.layout
-        paths = []
+        paths = [layout.install_dir, layout.home, layout.versions, layout.backups]
         if self.host.kind(layout.toolkit, last=False) is Kind.DIRECTORY:
             paths.append(layout.toolkit)
         for name, version in versions.items():

@@ -172,7 +172,8 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         for note in plan.notes:
             log.warning("note made", note=note)
         if plan.obstacles:
-            ledger.write(replace(ledger.record, undo_problem=plan.obstacles[0].problem))
+            with suppress(InstallerError):  # what stands in the way may keep the ledger from a write, too
+                ledger.write(replace(ledger.record, undo_problem=plan.obstacles[0].problem))
         refuse_obstacles(plan)
 
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))

@@ -286,7 +286,7 @@ class ToolkitFacts(Struct, frozen=True):
     digests: Mapping[PurePosixPath, str] = field(default_factory=dict)  # sha256 of the version in place
     # The copies of an owner's files, by their names in the ledger, whose originals an undo restores.
     restored: frozenset[str] = frozenset()
-    immutable: PurePosixPath | None = None  # a file that root cannot remove: chattr +i or +a
+    immutable: PurePosixPath | None = None  # a file or directory with chattr +i or +a: root cannot remove it
 
 
 class PayloadFacts(Struct, frozen=True):
