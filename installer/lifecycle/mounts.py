@@ -255,7 +255,8 @@ def _choose_remedy(
     if mount is not None:
         return f"mount the host's {mount.path} at {mount.here}, or correct --mount"
     if not any(row.engine == engine.name and row.written for row in record.configs):
-        return f"mount the one that it sees, and name the place with --mount {path.parent}=HERE"
+        directory = _find_directory(host, path)  # of a missing directory there is nothing to mount
+        return f"mount the one that it sees, and name the place with --mount {directory}=HERE"
     # Our edits are in the file that this process sees: with --mount an undo would leave them there.
     unit = engine.unit or engine.title
     commands = "systemctl daemon-reload"

@@ -195,8 +195,13 @@ def test_a_missing_directory_of_a_drop_in_below_a_directory_of_the_engines_own_i
 
     assert refused.returncode == 1
     assert f"(pid {pid} sees another /opt than this process)" in sentence(refused.stderr)
+    assert sentence(refused.stderr).endswith("name the place with --mount /opt=HERE")
     assert snapshot(node) == files
     assert node.pid_of() == pid
+    mount = ("--mount", "/opt=/srv/opt")
+    node.installer("install", *SOURCE, "--drop-in-config", "containerd=/opt/new/99.toml", *mount, check=True)
+    node.installer("uninstall", *mount, check=True)
+    assert snapshot(node) == files
 
 
 @pytest.mark.sampled(16)
