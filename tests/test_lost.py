@@ -380,6 +380,7 @@ def test_a_stopped_engine_that_its_unit_starts_through_a_shell_keeps_the_toolkit
     path = OTHER_PLACES["docker"][-1]
     config = site.write(path[1:], site.read(DAEMON_JSON))
     (site.root / DAEMON_JSON).unlink()
+    site.write("bin/sh", "")
     script = f"exec dockerd --config-file={path}"
     command = ("/bin/sh", ["/bin/sh", "-c", script], False, 0, 0, 0, 0, 0, 0, 0)
     properties = UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [command])}

@@ -146,7 +146,7 @@ def _make_row(install: EngineInstall) -> EngineRow:
     former = request.row
     present = accepted.expected.present
 
-    state = engine.served.state
+    state = engine.state
     if not state and former is not None:
         state = former.state
     config = None

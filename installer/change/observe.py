@@ -92,7 +92,7 @@ class Node(Struct, frozen=True):
         references: tuple[Reference, ...] = ()
         if seeks_references:
             references = tuple(search.search())
-        users = tuple(find_programs_in_use(host, layout, self.engines))
+        users = tuple(find_programs_in_use(host, layout, self.record, self.engines))
         named = search.follow_links((*references, *users))
         originals = {row.path: read_saved(host, layout, row.original) for row in rows}
         # A link in the place of our file goes with the file, so it counts as readable.

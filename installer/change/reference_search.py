@@ -248,7 +248,7 @@ class ReferenceSearch(Struct, frozen=True):
             process = EngineProcess(kind, each.pid, read_command_line(host, each))
             if not self._is_known(process, unit):
                 yield from self._search_engine(process, unit or f"pid {each.pid}", until_s)
-        for state in sorted(states - list_states(self.engines).keys()):
+        for state in sorted(states - list_states(host, self.record, self.engines).keys()):
             yield from find_programs_below(host, self.layout, state)
 
     def _search_engine(self, process: EngineProcess, unit: str, until_s: float) -> Iterator[Reference]:

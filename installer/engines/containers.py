@@ -76,7 +76,7 @@ def find_running_containers(
             return leads_to(host, PurePosixPath(path), layout)
         return None
 
-    states = list_states(engines)
+    states = list_states(host, record, engines)
     containers = list(list_shim_containers(host, states, binaries, leads=leads, owners=owners))
     for row in record.engines:
         kind = ENGINES[row.name]
@@ -91,10 +91,13 @@ def find_running_containers(
     return tuple(containers)
 
 
-def find_programs_in_use(host: Host, layout: Layout, engines: Collection[EngineState]) -> Iterator[Reference]:
+def find_programs_in_use(
+    host: Host, layout: Layout, record: Record, engines: Collection[EngineState]
+) -> Iterator[Reference]:
     """Yield each program in the toolkit's directory that runs containers; an owner may have put it there."""
     owners = cache(partial(_find_program, host, layout))
-    containers = [*list_shim_containers(host, list_states(engines), frozenset(), owners=owners)]
+    states = list_states(host, record, engines)
+    containers = [*list_shim_containers(host, states, frozenset(), owners=owners)]
     for engine in engines:
         if not engine.kind.has_shims:
             state = engine.state or engine.kind.state.usual
@@ -161,15 +164,18 @@ def _find_engine(engines: Collection[EngineState], name: str) -> EngineState | N
     return next((engine for engine in engines if engine.name == name), None)
 
 
-def list_states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
-    """Map the directories of shims' records to their engines."""
+def list_states(host: Host, record: Record, engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
+    """Map the directories of shims' records to their engines, links followed as a shim's own directory is."""
     states: dict[PurePosixPath, str] = {}
     for kind in reversed(WITH_SHIMS):  # of two engines with the same directory the first wins
         states[kind.state.usual] = kind.name
+    for row in record.engines:  # a stopped engine does not show its directory
+        if row.state and ENGINES[row.name].has_shims:
+            states[row.state] = row.name
     for engine in engines:
         if engine.state and engine.kind.has_shims:
             states[engine.state] = engine.name
-    return states
+    return {host.resolve(state): name for state, name in states.items()}
 
 
 def find_in_use(
@@ -189,7 +195,7 @@ def find_in_use(
     between_lives: list[Container] = []
     stopped: list[str] = []
     for row in keepers:
-        shim_ids = _list_shim_ids(host, engines, ENGINES[row.name].namespace)
+        shim_ids = _list_shim_ids(host, record, engines, ENGINES[row.name].namespace)
         for kept in kept_containers[row.name]:
             names[kept.id] = kept.name
             if kept.runtime not in row.runtimes or kept.id in running_ids:
@@ -204,9 +210,10 @@ def find_in_use(
     return (*named, *between_lives), tuple(sorted(stopped))
 
 
-def _list_shim_ids(host: Host, engines: Collection[EngineState], namespace: str) -> set[str]:
+def _list_shim_ids(host: Host, record: Record, engines: Collection[EngineState], namespace: str) -> set[str]:
     """List the ids of the containers of a namespace with a shim, in all directories of records."""
-    directories = {host.resolve(state / TASKS / namespace) for state in list_states(engines)}
+    states = list_states(host, record, engines)
+    directories = {host.resolve(state / TASKS / namespace) for state in states}
     ids: set[str] = set()
     for directory in directories:
         ids.update(host.names(directory))

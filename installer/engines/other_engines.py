@@ -52,7 +52,7 @@ def find_other_engines(host: Host, known: Collection[EngineState]) -> tuple[Othe
 def ask_process(host: Host, process: EngineProcess, until_s: float) -> EffectiveConfig | None:
     """Return what the process of an engine serves; None without an answer within ``ANSWER_S``.
 
-    A containerd without CRI serves no runtime.
+    A containerd whose CRI is switched off, or has not loaded, serves no runtime.
 
     Args:
         host: the node.
@@ -65,7 +65,7 @@ def ask_process(host: Host, process: EngineProcess, until_s: float) -> Effective
         if left_s <= 0:
             break
         engine = _ask(host, process, socket, left_s)
-        if engine.disabled:
+        if engine.disabled or engine.failed:
             return EffectiveConfig({}, "")
         if engine.serving is not None:
             return engine.serving

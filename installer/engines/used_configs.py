@@ -20,6 +20,7 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import UnfinishedError
 from installer.model.engine import Engine, EngineState, Started
+from installer.model.files import Kind
 from installer.model.options import Places
 
 ASK_S: Final = 5.0  # for each unit; after the first silence no other unit is asked for
@@ -69,8 +70,12 @@ def list_unknown_starts(host: Host) -> Iterator[tuple[Engine, str]]:
             unit = systemd.read_unit(host, kind.unit, timeout_s=ASK_S)
             if unit.active in RUNNING or not unit.start.words:
                 continue
+            program = unit.start.words[0]
+            # A unit without its program starts nothing.
+            if host.kind(PurePosixPath("/", program)) is not Kind.FILE:
+                continue
             if predict_next_start(host, EngineState.usual(kind), unit.start) is None:
-                yield kind, unit.start.words[0]
+                yield kind, program
 
 
 def list_configs_of_start(host: Host, kind: Engine, start: Started) -> Iterator[tuple[str, PurePosixPath]]:

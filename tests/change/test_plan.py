@@ -194,17 +194,14 @@ ITS = EngineRow("containerd", SOCKET, "containerd.service", {}, PurePosixPath("/
 
 
 @pytest.mark.parametrize(
-    ("serving", "held", "state"),
-    [
-        (None, (DOCKERS,), None),
-        (EffectiveConfig({}, "runc"), (DOCKERS, ITS), ITS.state),
-        (EffectiveConfig({}, "runc", state=STATE), (DOCKERS, ITS), STATE),
-    ],
+    ("observed", "held", "state"),
+    [(None, (DOCKERS,), None), (None, (DOCKERS, ITS), ITS.state), (STATE, (DOCKERS, ITS), STATE)],
 )
-def test_where_its_containers_are_it_tells_or_has_told(
-    serving: EffectiveConfig | None, held: tuple[EngineRow, ...], state: PurePosixPath | None
+def test_where_its_containers_are_is_seen_or_known_from_before(
+    observed: PurePosixPath | None, held: tuple[EngineRow, ...], state: PurePosixPath | None
 ) -> None:
-    plan = plan_install(replace(_facts(serving), record=Record(engines=held)), CASE.options)
+    facts = with_engines(CASE.facts(), state=observed)
+    plan = plan_install(replace(facts, record=Record(engines=held)), CASE.options)
 
     assert {row.name: row.state for row in final_of(plan).engines}["containerd"] == state
     assert (plan.in_progress.finished, final_of(plan).finished) == (False, True)

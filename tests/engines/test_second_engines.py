@@ -159,14 +159,22 @@ def test_a_dockerd_that_hangs_leaves_time_to_ask_another(docker_node: Node) -> N
     node.installer("uninstall", check=True)
 
 
-def test_a_containerd_without_cri_does_not_stop_an_undo(docker_node: Node) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        'disabled_plugins = ["cri", "io.containerd.grpc.v1.cri"]\n',
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "none"\n',
+    ],
+    ids=["switched off", "not loaded"],
+)
+def test_a_containerd_without_cri_does_not_stop_an_undo(docker_node: Node, config: str) -> None:
     """As beside each Docker from a package; that somebody has edited its config since, is no matter."""
     node = docker_node
-    node.write(CONTAINERD, 'disabled_plugins = ["cri", "io.containerd.grpc.v1.cri"]\n')
+    node.write(CONTAINERD, config)
     node.restart("containerd")
     node.restart("docker")
     files = snapshot(node)
-    node.installer("install", *SOURCE, check=True)
+    node.installer("install", *SOURCE, "--runtime", "docker", check=True)
     node.run(["chmod", "u+r", CONTAINERD])  # changes the time of the file's last change
 
     node.installer("uninstall", check=True)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.container_records import with_live_containers
-from installer.engines.containers import find_in_use
+from installer.engines.containers import find_in_use, list_states
 from installer.engines.stopped_units import TASKS
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
@@ -210,3 +210,13 @@ def test_what_docker_starts_again_needs_our_runtime_as_what_runs_does(
 
     with serving(tmp_path / "docker.sock", docker):
         assert in_use(tmp_path, DOCKER, replace(STOPPED, stopped=False)) == found
+
+
+def test_the_records_of_a_stopped_engine_are_found_behind_links(tmp_path: Path) -> None:
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv/link").symlink_to("state")
+    row = replace(DOCKER, state=PurePosixPath("/srv/link/daemon"))
+
+    states = list_states(Host.under(PurePosixPath(tmp_path)), Record(engines=(row,)), [STOPPED])
+
+    assert states[PurePosixPath("/srv/state/daemon")] == "docker"
