@@ -395,7 +395,10 @@ def _find_changed(host: Host, engine: EngineState, began_s: float | None) -> Pur
         return None
     places = dict.fromkeys(engine.files)
     for path in engine.files:
-        places.update(dict.fromkeys((path.parent, host.resolve(path).parent)))
+        real = host.resolve(path)
+        if real != path or host.kind(path) is Kind.ABSENT:
+            # The file may have been removed, or the link moved. Else other files may come and go beside it.
+            places.update(dict.fromkeys((_find_existing(host, path), _find_existing(host, real))))
         with suppress(InstallerError):  # the engine itself reports the flaw of an imported file
             patterns = engine.kind.list_imports(path, tree_of(host.read(path), path))
             places.update(dict.fromkeys(pattern.parent for pattern in patterns))
@@ -403,6 +406,11 @@ def _find_changed(host: Host, engine: EngineState, began_s: float | None) -> Pur
         if host.changed_s(place) >= began_s:
             return place
     return None
+
+
+def _find_existing(host: Host, path: PurePosixPath) -> PurePosixPath:
+    """Return the lowest existing directory above a path."""
+    return next((each for each in path.parents if host.kind(each) is not Kind.ABSENT), ROOT)
 
 
 def _find_podmans_runtime(pid: int, words: Sequence[str]) -> Iterator[Reference]:
