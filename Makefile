@@ -23,7 +23,7 @@ test: format lint types unit engines image test-node  ## each law once, one vers
 test-all: MARKS =
 test-all: test  ## every case, every version, every story, but not the torture: about forty minutes
 
-night-of: .venv/.dev  ## an eighth of the engine tests that make test leaves to the night: PART=0 to 7; without a word the one whose turn it is
+night-of: .venv/.dev  ## a sixteenth of the engine tests that make test leaves to the night: PART=0 to 15; without a word the one whose turn it is
 	@.ci/night-of "$(PART)"
 
 format: .venv/.dev  ## the code is formatted
