@@ -240,7 +240,9 @@ class ReferenceSearch(Struct, frozen=True):
             if each.name == CONMON and each.of_host:
                 yield from _find_podmans_runtime(each.pid, read_command_line(host, each))
             if each.name == SHIM and each.of_host:
-                states.update(find_state_of_shim(host, each.pid))
+                state = find_state_of_shim(host, each.pid)
+                if state is not None:
+                    states.add(state)
             kind = find_kind(each)
             if kind is None:
                 continue
@@ -398,7 +400,7 @@ def _find_changed(host: Host, engine: EngineState, began_s: float | None) -> Pur
         real = host.resolve(path)
         if real != path or host.kind(path) is Kind.ABSENT:
             # The file may have been removed, or the link moved. Else other files may come and go beside it.
-            places.update(dict.fromkeys((_find_existing(host, path), _find_existing(host, real))))
+            places.update(dict.fromkeys((host.directory_above(path), host.directory_above(real))))
         with suppress(InstallerError):  # the engine itself reports the flaw of an imported file
             patterns = engine.kind.list_imports(path, tree_of(host.read(path), path))
             places.update(dict.fromkeys(pattern.parent for pattern in patterns))
@@ -406,11 +408,6 @@ def _find_changed(host: Host, engine: EngineState, began_s: float | None) -> Pur
         if host.changed_s(place) >= began_s:
             return place
     return None
-
-
-def _find_existing(host: Host, path: PurePosixPath) -> PurePosixPath:
-    """Return the lowest existing directory above a path."""
-    return next((each for each in path.parents if host.kind(each) is not Kind.ABSENT), ROOT)
 
 
 def _find_podmans_runtime(pid: int, words: Sequence[str]) -> Iterator[Reference]:

@@ -523,7 +523,7 @@ def _find_obstacle(host: Host, path: PurePosixPath) -> InstallerError | None:
         remedy = f"mount its directory {real.parent} instead"
         return InstallerError(problem, remedy=remedy, code="file-not-replaceable")
 
-    existing = next(above for above in real.parents if host.kind(above) is not Kind.ABSENT)
+    existing = host.directory_above(real)
     if host.kind(existing) is not Kind.DIRECTORY:
         problem = f"write {path} ({existing} is not a directory)"
         return InstallerError(problem, remedy=REMEDIES[ENOTDIR], code="file-operation-failed")
@@ -543,7 +543,7 @@ def find_attribute(host: Host, real: PurePosixPath) -> PurePosixPath | None:
 
     The attribute counts for each process of the host. ``real`` is the file's path without links.
     """
-    existing = next(above for above in real.parents if host.kind(above) is not Kind.ABSENT)
+    existing = host.directory_above(real)
     return next((each for each in (real, existing) if is_immutable(host, each)), None)
 
 

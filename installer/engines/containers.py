@@ -123,12 +123,13 @@ def find_programs_below(host: Host, layout: Layout, state: PurePosixPath) -> Ite
         yield Reference(how, str(container.binary), "stop and remove that container")
 
 
-def find_state_of_shim(host: Host, pid: int) -> Iterator[PurePosixPath]:
-    """Yield the directory of an engine's records by the working directory of a shim, a bundle in there."""
+def find_state_of_shim(host: Host, pid: int) -> PurePosixPath | None:
+    """Return the directory of an engine's records, by the working directory of a shim: a bundle in there."""
     with suppress(InstallerError):  # without CAP_SYS_PTRACE the directory of another process is unknown
         bundle = PurePosixPath(host.link_target(PROC / str(pid) / "cwd") or ROOT)
         if bundle.parent.parent.name == TASKS:
-            yield bundle.parent.parent.parent
+            return bundle.parent.parent.parent
+    return None
 
 
 def _find_program(host: Host, layout: Layout, path: str) -> PurePosixPath | None:

@@ -358,6 +358,10 @@ class Host:
         words = ((os.ST_RDONLY, READ_ONLY), (os.ST_NOEXEC, NOEXEC))
         return tuple(word for flag, word in words if flags & flag)
 
+    def directory_above(self, path: PurePosixPath) -> PurePosixPath:
+        """Return the lowest existing directory above ``path``, which need not exist."""
+        return next(each for each in path.parents if self.kind(each) is not Kind.ABSENT)
+
     def _file_system(self, path: PurePosixPath) -> os.statvfs_result:
         existing = next(each for each in (path, *path.parents) if self.kind(each) is not Kind.ABSENT)
         with translated("look at", existing):

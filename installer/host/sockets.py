@@ -280,12 +280,6 @@ def list_listening(process: Path) -> frozenset[str]:
     return frozenset()
 
 
-def has_no_socket(process: Path) -> bool:
-    """Tell whether a process, a directory of /proc, has no socket at all; False if that cannot be seen."""
-    open_files = set(list_open_files(process))
-    return bool(open_files) and not any(file.startswith("socket:") for file in open_files)
-
-
 def has_closed(process: str, path: str) -> bool:
     """Tell whether a running process has closed its socket (engine-facts.md#dockerd-stop)."""
     name = PurePosixPath(path).name

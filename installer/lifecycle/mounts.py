@@ -59,13 +59,13 @@ def find_other_mounts(
         path = host.resolve(row.path)
         mount = _nearest(given, path)
         former = _nearest(record.mounts, path)
+        is_hosts_own = init is not None and _find_difference(host, init, row.path) is None
         hidden = None
-        if init is not None and _is_another_with_edits(host, init, row):
+        if init is not None and not is_hosts_own and _holds_our_edits(init, row):
             hidden = _explain_hidden_config(host, options, row)
         if mount is None and former is None:
             error = hidden
         else:
-            is_hosts_own = init is not None and _find_difference(host, init, row.path) is None
             has_edits = _holds_our_edits(host, row)
             if is_hosts_own and has_edits:
                 continue
@@ -145,8 +145,7 @@ def _find_difference(host: Host, other: Host, path: PurePosixPath) -> PurePosixP
 
 def _find_directory(host: Host, path: PurePosixPath) -> PurePosixPath:
     """Return the lowest existing directory above a file, links followed: there the file is renamed."""
-    above = host.resolve(path).parents
-    return next((each for each in above if host.status(each) is not None), ROOT)
+    return host.directory_above(host.resolve(path))
 
 
 def _is_another_with_edits(host: Host, other: Host, row: ConfigRow) -> bool:
