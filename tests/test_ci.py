@@ -17,7 +17,7 @@ def test_a_push_runs_every_part_of_ci_run() -> None:
     jobs = yaml.safe_load(WORKFLOWS["ci"])["jobs"].values()
 
     parts = [part for job in jobs for part in job["strategy"]["matrix"]["part"]]
-    # make test-node makes the image first
+    # make engines makes the image first
     assert {*parts, "image"} == {*made, *tested} - {"test"}
 
 

@@ -156,6 +156,7 @@ def _repair_docker(node: Node) -> None:
     node.run(["systemctl", "start", "docker"])
 
 
+@pytest.mark.long
 @pytest.mark.sampled(16)
 def test_a_docker_that_is_restarted_along_is_told_awaited_and_not_left_down_in_silence(
     docker_node: Node,

@@ -137,6 +137,7 @@ def test_no_verb_restarts_into_a_drop_in_that_is_a_link_to_no_file(crio: Node) -
     assert but_the_ledger(snapshot(crio)) == but_the_ledger(written)
 
 
+@pytest.mark.long
 def test_a_pod_that_undoes_the_crio_it_runs_under_ends_at_once_and_the_host_undoes_all(crio: Node) -> None:
     files, count = snapshot(crio), starts(crio, "crio")
     contained = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", CONTAINER, "sh"]

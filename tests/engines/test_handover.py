@@ -42,6 +42,7 @@ def finished(node: Node) -> bool:
     return node.run(["systemctl", "is-active", UNIT], check=False).stdout.strip() == "inactive"
 
 
+@pytest.mark.long
 @pytest.mark.any_version
 def test_an_undo_that_waits_for_a_container_is_handed_to_the_host_and_finishes_there(
     containerd_node: Node, cri: Cri
@@ -123,6 +124,7 @@ def test_an_undo_whose_unit_is_lost_is_told_everywhere_and_finished_by_the_next_
     assert on_disk(snapshot(node)) == on_disk(files)
 
 
+@pytest.mark.long
 @pytest.mark.any_version
 def test_a_container_of_dockers_hands_its_undo_over_too(docker_node: Node) -> None:
     node = docker_node

@@ -129,6 +129,7 @@ def _hands_over(node: Node, container: str, log: Path) -> None:
     assert _unit_state(node) == "active"
 
 
+@pytest.mark.long
 def test_the_operators_ordinary_end_leaves_nothing_on_the_node(containerd_node: Node) -> None:
     """An update with the validator in use, NRI switched on, then toolkit.enabled=false and helm uninstall."""
     node = containerd_node

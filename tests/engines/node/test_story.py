@@ -217,6 +217,7 @@ def _shorten_the_wait(node: Node) -> None:
     written.rename(ledger)
 
 
+@pytest.mark.long
 @pytest.mark.any_version
 def test_an_undo_that_waits_needs_nothing_of_the_pods_image(containerd_with_images: Node) -> None:
     node = containerd_with_images
