@@ -190,7 +190,8 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
     """Plan the change of a config to the wanted keys, and make the config's new row in the ledger.
 
     The new text is the text without us with the wanted keys. If others have edited our last text, the new
-    text is their text with the wanted keys, and without the keys that only an earlier install wanted.
+    text is their text with the wanted keys, and without the keys that only an earlier install wanted. Nothing
+    is written if the present text has all wanted keys already, and no key that only an earlier one wanted.
 
     Args:
         name: the engine's name.
@@ -204,27 +205,24 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
     now = facts.contents[path]
     row = facts.record.config(path)
     original, removal = undo_config(path, facts)
-    target, edits = _add_keys(text_of(original, path), wanted)
+    text, edits = _add_keys(text_of(original, path), wanted)
     missing = _list_missing_edits(now, original, edits, wanted)
 
-    stale = [edit for edit in _find_stale(row, now, edits, wanted) if edit not in removal.needed]
+    stale = _drop(_find_stale(row, now, edits, wanted), removal.needed)
     if row is not None:
-        # An undo that left our runtimes has removed the default, or a killed install has.
-        defaults = [edit for edit in stale if _sets_default(name, edit)]
-        gone = list_missing(text_of(now, path), defaults, wanted.syntax, name=str(path))
-        row = replace(row, edits=tuple(edit for edit in row.edits if edit not in gone))
-        stale = [edit for edit in stale if edit not in gone]
-    # A table that we made and others have filled is needed without us: the table stays.
+        removed_defaults = _list_removed_defaults(name, stale, now, wanted)
+        row = replace(row, edits=_drop(row.edits, removed_defaults))
+        stale = _drop(stale, removed_defaults)
+    # A table that we made stays if others have filled it: a stale table alone is no reason for a write.
     unwanted = [edit for edit in stale if edit.after != EMPTY]
 
     if now is not None and not missing and not unwanted:
         return _keep_file(name, wanted, facts, row=row, now=now, original=original)
 
     if row is not None and now is not None and now.digest not in row.ours:
-        base = EditedText.of(now, path, wanted.syntax, facts).remove(stale).text
-        target, _ = _add_keys(base, wanted)
+        text = _change_edited_text(now, stale, wanted, facts)
     model = now or original
-    after = File(target.encode(), model.meta if model else Meta())
+    after = File(text.encode(), model.meta if model else Meta())
     new_row = ConfigRow(
         engine=name,
         path=path,
@@ -241,6 +239,29 @@ def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange
         taken_back=_takes_back([edit for edit in unwanted if not _sets_default(name, edit)], wanted),
         adds=row is not None and _list_settings(relocate_edits(row, now)) <= _list_settings(edits),
     )
+
+
+def _drop(edits: Iterable[Edit], dropped: Collection[Edit]) -> tuple[Edit, ...]:
+    """Return the edits that are not among the dropped edits."""
+    return tuple(edit for edit in edits if edit not in dropped)
+
+
+def _list_removed_defaults(
+    name: str, stale: Iterable[Edit], now: File | None, wanted: ProposedFile
+) -> tuple[Edit, ...]:
+    """List the stale edits that made our runtime the default, and are not in the present text.
+
+    An undo that left our runtimes has removed these defaults, or a killed install has.
+    """
+    defaults = [edit for edit in stale if _sets_default(name, edit)]
+    return list_missing(text_of(now, wanted.path), defaults, wanted.syntax, name=str(wanted.path))
+
+
+def _change_edited_text(now: File, stale: Sequence[Edit], wanted: ProposedFile, facts: Facts) -> str:
+    """Return a text that others have edited, with the wanted keys, and without our stale edits."""
+    edited_text = EditedText.of(now, wanted.path, wanted.syntax, facts)
+    text, _ = _add_keys(edited_text.remove(stale).text, wanted)
+    return text
 
 
 def _sets_default(name: str, edit: Edit) -> bool:
