@@ -95,20 +95,23 @@ def find_changes(request: InstallRequest, proposal: Proposal) -> tuple[ConfigCha
 def make_candidate(
     request: InstallRequest, proposal: Proposal, changes: tuple[ConfigChange, ...]
 ) -> Candidate:
-    """Return the candidate of a proposal; without writes if the same is installed and in force."""
+    """Return the candidate of a proposal.
+
+    For an engine that misreports after a reload, the candidate is without writes if the same runtimes are
+    installed and in force. What they inherit was decided when they were written: the proposal follows the
+    engine's answer, which changes with a reload after an owner's edit although the edit is not in force.
+    """
     if has_recovered_rows(request):
         # Without a ledger it is not known what our runtimes have inherited.
         proposal = replace(proposal, shown={})
     candidate = Candidate(proposal, changes)
-    if not request.engine.kind.reload_misreports or proposal.shown:
-        return candidate
-    if not _is_installed_unedited(request, candidate):
-        return candidate
-    # What our runtimes inherit was decided when they were written: the engine reports otherwise after a
-    # reload, and owners edit.
-    unwritten = replace(candidate, proposal=replace(proposal, shown={}))
-    unwritten = keep_present_texts(unwritten, request.facts)
-    return unwritten if is_in_force(request, unwritten) else candidate
+    # A setting that the engine has to show is written in any case: the owner has moved CRI-O's monitor.
+    may_stay_unwritten = request.engine.kind.reload_misreports and not proposal.shown
+    if may_stay_unwritten and _is_installed_unedited(request, candidate):
+        unwritten = keep_present_texts(candidate, request.facts)
+        if is_in_force(request, unwritten):
+            return unwritten
+    return candidate
 
 
 def _is_installed_unedited(request: InstallRequest, candidate: Candidate) -> bool:
