@@ -5,7 +5,8 @@ The engine's own program tells what texts bring into force (a dry run). For an i
 undo, ``choose_undo_texts`` does. The first candidate without a problem is accepted.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from functools import partial
 from itertools import chain
 
 from msgspec import Struct
@@ -34,7 +35,7 @@ from installer.change.undo_texts import (
 )
 from installer.config_text import Edit, leaves
 from installer.engines import next_start
-from installer.engines.config_edits import files_without_us, predict_without_our_files
+from installer.engines.config_edits import ConfigChange, files_without_us, predict_without_our_files
 from installer.engines.config_keys import DEFAULT, group_of, runtime_of
 from installer.engines.config_texts import Texts, read_configs, read_present, tree_of
 from installer.errors import InstallerError
@@ -97,41 +98,53 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
     texts_without_us = files_without_us(engine, request.facts)
     present_texts = {path: request.facts.contents.get(path) for path in texts_without_us}
     configs = read_configs(engine, texts_without_us)
-    state = engine
-    if request.row is not None and engine.serving is None:
-        state = replace(engine, serving=read_inherited(request, present_texts))
-
-    def propose(before: EffectiveConfig | None) -> Iterable[Proposal]:
-        return engine.kind.propose(state, configs, request.entries, request.options.extras, before)
+    state = _complete_silent(request, present_texts)
+    propose = partial(engine.kind.propose, state, configs, request.entries, request.options.extras)
 
     # The plainest proposal, by the texts alone: if nothing is to be done, no program is asked.
-    first = next(iter(propose(None)))
-    first_changes = find_changes(request, first)
-    plainest = make_candidate(request, first, first_changes)
-    unvalidated = _accept(request, plainest)
-    if engine.kind.built_in_runtime or _needs_nothing(request, unvalidated):
-        return unvalidated
+    plainest = next(iter(propose(None)))
+    plainest_changes = find_changes(request, plainest)
+    by_texts = _accept(request, make_candidate(request, plainest, plainest_changes))
+    if engine.kind.built_in_runtime or _needs_nothing(request, by_texts):
+        return by_texts
 
     compared = _ask_compared(request, texts_without_us, present_texts)
     refusals: list[InstallerError] = []
     for proposal in propose(compared.before):
-        changes = first_changes
-        if proposal.files != first.files:  # else a text of megabytes would be edited twice
+        changes = plainest_changes
+        if proposal.files != plainest.files:  # the texts of equal files, perhaps megabytes, are made once
             changes = find_changes(request, proposal)
-        candidate = make_candidate(request, proposal, changes)
-        if candidate.only_adds and _is_in_force_unwritten(request, proposal, compared):
-            candidate = keep_present_texts(candidate, request.facts)
+        tried = _try_proposal(request, proposal, changes, compared)
+        if isinstance(tried, AcceptedInstall):
+            return tried
+        refusals.append(tried)
 
-        after = request.dry_run(engine, {**present_texts, **candidate.texts})
-        refusal = _find_install_refusal(request, candidate, compared, after)
-        if refusal is None:
-            return replace(_accept(request, candidate, after), heals=_heals(request, compared))
-        refusals.append(refusal)
-
-    removes_runtimes = bool(unvalidated.expected.absent)
-    if not removes_runtimes and _serves_despite_lost_ledger(request, plainest, compared.now):
-        return _accept(request, keep_present_texts(plainest, request.facts), compared.now)
+    if _serves_despite_lost_ledger(request, by_texts, compared.now):
+        return _accept(request, keep_present_texts(by_texts.candidate, request.facts), compared.now)
     raise refusals[0]  # every engine proposes at least one candidate
+
+
+def _complete_silent(request: InstallRequest, present_texts: Texts) -> EngineState:
+    """Return the engine as asked for proposals: a silent engine of ours serves what its files define."""
+    engine = request.engine
+    if request.row is None or engine.serving is not None:
+        return engine
+    return replace(engine, serving=read_inherited(request, present_texts))
+
+
+def _try_proposal(
+    request: InstallRequest, proposal: Proposal, changes: tuple[ConfigChange, ...], compared: _Compared
+) -> AcceptedInstall | InstallerError:
+    """Accept a proposal by the answer of the engine's program, or return the reason against its texts."""
+    candidate = make_candidate(request, proposal, changes)
+    if candidate.only_adds and _is_in_force_unwritten(request, proposal, compared):
+        candidate = keep_present_texts(candidate, request.facts)
+
+    after = request.dry_run(request.engine, {**compared.present_texts, **candidate.texts})
+    refusal = _find_install_refusal(request, candidate, compared, after)
+    if refusal is not None:
+        return refusal
+    return replace(_accept(request, candidate, after), heals=_heals(request, compared))
 
 
 def _needs_nothing(request: InstallRequest, accepted: AcceptedInstall) -> bool:
@@ -240,14 +253,18 @@ def _is_in_force_unwritten(request: InstallRequest, proposal: Proposal, compared
     return bool(now.cdi) or not proposal.cdi
 
 
-def _serves_despite_lost_ledger(request: InstallRequest, candidate: Candidate, now: EffectiveConfig) -> bool:
+def _serves_despite_lost_ledger(
+    request: InstallRequest, by_texts: AcceptedInstall, now: EffectiveConfig
+) -> bool:
     """Tell whether an engine stays unchanged: everything is in force and the ledger is lost.
 
     Without a ledger the texts without us are a guess, and a comparison with a guess does not count.
     """
+    candidate = by_texts.candidate
     if not has_recovered_rows(request):
         return False
-    if any(change.taken_back for change in candidate.changes):
+    removes_runtimes = bool(by_texts.expected.absent)
+    if removes_runtimes or any(change.taken_back for change in candidate.changes):
         return False
     wants_default = any(entry.default for entry in request.entries)
     has_unwanted_default = now.default in request.names and not wants_default
