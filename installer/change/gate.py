@@ -382,26 +382,30 @@ def _find_undo_problems(
 ) -> list[str]:
     """Return, in words, what the texts of a candidate would change besides our runtimes; none for no change.
 
-    The engine has to have in force afterwards either what it has now, or what it would have without the
-    unedited files of ours: such a file may replace settings of others, which come back. With a problem in
-    both comparisons all problems are returned, each once.
+    The config after the undo is compared with two others, and one without a difference suffices:
+
+    - the present config;
+    - the config without the files that we created and nobody has edited. Such a file may replace settings of
+      others, which come back when the undo removes the file.
     """
     without_our_files = predict_without_our_files(
         request.engine_without_us, request.facts, read_present(request.engine, request.facts), request.dry_run
     )
-    ours = list_ours(request.row, candidate)
-    gave_default = any(group_of(edit.key, request.row.name) == DEFAULT for edit in _list_edits(candidate))
-    problems: dict[str, None] = {}
-    for before in (now, without_our_files):
-        expected = before
-        if gave_default:
-            # The default that we gave goes, and what our own file had taken from the others comes back.
-            expected = replace(before, default=after.default)
-        disturbances = [*find_disturbances(expected, after, ours)]
-        if not disturbances:
-            return []
-        problems.update(dict.fromkeys(disturbances))
-    return list(problems)
+    of_present = _compare_after_undo(request, candidate, now, after)
+    of_files_of_others = _compare_after_undo(request, candidate, without_our_files, after)
+    if not of_present or not of_files_of_others:
+        return []
+    return list(dict.fromkeys((*of_present, *of_files_of_others)))
+
+
+def _compare_after_undo(
+    request: UndoRequest, candidate: UndoCandidate, before: EffectiveConfig, after: EffectiveConfig
+) -> list[str]:
+    """Return, in words, what differs between two configs besides our runtimes and our default."""
+    if any(group_of(edit.key, request.row.name) == DEFAULT for edit in _list_edits(candidate)):
+        # Our default goes, and the default that our own file had hidden comes back.
+        before = replace(before, default=after.default)
+    return [*find_disturbances(before, after, list_ours(request.row, candidate))]
 
 
 def _find_remedy(request: UndoRequest, candidate: UndoCandidate) -> str:
@@ -419,9 +423,10 @@ def _find_remedy(request: UndoRequest, candidate: UndoCandidate) -> str:
 def _refuse_fatal(
     engine: EngineState, candidate: UndoCandidate, after: EffectiveConfig, *, is_restarted: bool
 ) -> InstallerError | None:
-    """Refuse to reload an engine with a fatal present config; None if no reload is refused.
+    """Return the reason not to undo the edits of an engine with a fatal present config; None for none.
 
-    The present config is not fatal for our undo: our keys would not repair it.
+    Our keys do not repair such a config, so they may go. The undo is refused only if it would restart the
+    engine, and the engine would not start.
     """
     # An engine that is down and whose CRI is switched off may be restarted as it is.
     may_restart = engine.serving is None and after.rest_digest
@@ -432,7 +437,7 @@ def _refuse_fatal(
 
 
 def _is_edited_by_others(facts: Facts, candidate: UndoCandidate) -> bool:
-    """Tell whether others have edited our config, and the undo is not the text before us."""
+    """Tell whether others have edited a config of ours, and the undo does not restore the text before us."""
     digests: set[str] = set()
     for config in candidate.rows:
         digests.update(config.ours)
