@@ -178,7 +178,7 @@ def _make_row(install: EngineInstall) -> EngineRow:
 def _refuse_silent(accepted: AcceptedInstall) -> Iterator[InstallerError]:
     """Refuse a silent engine, for a silent engine cannot be verified."""
     engine = accepted.engine
-    if accepted.restart.when is When.LEFT_TO_OWNER or accepted.heals:
+    if accepted.restart.when is When.LEFT_TO_OWNER or accepted.repairs_our_texts:
         return
     if engine.serving is not None:
         return

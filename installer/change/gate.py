@@ -54,7 +54,7 @@ class AcceptedInstall(Struct, frozen=True):
     expected: Reload  # what the engine has to serve in the end
     restart: Restart
     after: EffectiveConfig | None = None  # in force after the steps; None: nothing is written, or unknown
-    heals: bool = False  # the engine reads our earlier text differently now, and cannot serve with it
+    repairs_our_texts: bool = False  # the present texts have keys of ours and are fatal
 
 
 class AcceptedUndo(Struct, frozen=True):
@@ -144,7 +144,9 @@ def _try_proposal(
     refusal = _find_install_refusal(request, candidate, compared, after)
     if refusal is not None:
         return refusal
-    return replace(_accept(request, candidate, after), heals=_heals(request, compared))
+    return replace(
+        _accept(request, candidate, after), repairs_our_texts=_repairs_our_texts(request, compared)
+    )
 
 
 def _needs_nothing(request: InstallRequest, accepted: AcceptedInstall) -> bool:
@@ -154,12 +156,12 @@ def _needs_nothing(request: InstallRequest, accepted: AcceptedInstall) -> bool:
     return is_in_force(request, accepted.candidate)
 
 
-def _heals(request: InstallRequest, compared: _Compared) -> bool:
-    """Tell whether an install repairs our earlier text, with which the engine would serve nothing."""
+def _repairs_our_texts(request: InstallRequest, compared: _Compared) -> bool:
+    """Tell whether an install repairs our earlier texts, with which the engine would serve nothing."""
     if not compared.now.fatal:
         return False
-    is_edited = compared.present_texts != compared.texts_without_us
-    return is_edited or compared.now.undefined in request.names
+    has_our_keys = compared.present_texts != compared.texts_without_us
+    return has_our_keys or compared.now.undefined in request.names
 
 
 def _ask_compared(request: InstallRequest, texts_without_us: Texts, present_texts: Texts) -> _Compared:
