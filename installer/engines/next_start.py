@@ -173,9 +173,9 @@ def explain_lost_containers(
     """Yield the error for the first running container that the engine would not find after a restart.
 
     CRI-O finds a running container by the handler of the container: the handler's runtime has a program and a
-    directory of state, its runtime_root. A container of the default handler is found by the default of the
-    moment. Our default hides the owner's default: the owner may have changed it, and restarted the engine,
-    without an effect.
+    directory of state, its runtime_root. A container without a handler is found by the runtime that is the
+    default at that moment. While a runtime of ours is the default, an edit of the owner's default has no
+    effect, at a restart neither: it comes into force only with our undo.
 
     Args:
         engine: the running engine, with its running containers.
@@ -185,55 +185,81 @@ def explain_lost_containers(
     if not engine.kind.finds_by_handler or engine.serving is None or after.broken:
         return
     for container in engine.live:
-        error = _explain_lost_container(engine, engine.serving, container, after, facts)
+        error = _explain_lost_container(engine, container, after, facts)
         if error is not None:
             yield error
             return
 
 
 def _explain_lost_container(
-    engine: EngineState,
-    serving: EffectiveConfig,
-    container: LiveContainer,
-    after: EffectiveConfig,
-    facts: Facts,
+    engine: EngineState, container: LiveContainer, after: EffectiveConfig, facts: Facts
 ) -> InstallerError | None:
     """Explain why the engine would not find a container with ``after`` in force; None if it would.
 
-    None also for a container that the engine does not find with ``serving``, its present config: such a
-    container is lost already.
+    None also for a container that the engine does not find with its present config: such a container is lost
+    already.
     """
     name = container.handler or after.default
     if name in engine.next_flags.runtimes:  # a flag of the next start defines the runtime, no file does
         return None
-    # A CRI-O that has reloaded its config reports the config of its next start, not the config in force.
-    reports_next_start = bool(engine.kind.reload_misreports and engine.changed)
     if name not in after.handlers:
-        # A runtime of others may be built into an engine whose program was not asked.
-        is_undefined = after.is_printed or is_ours(container.program)
-        is_found_now = name in serving.handlers or reports_next_start
-        if is_undefined and is_found_now:
-            return _refuse_undefined(engine, container, name)
-        return None
-
-    find_root = engine.kind.find_runtime_root
-    next_root = find_root(after, container.handler, engine.version)
+        return _explain_undefined(engine, container, after, name)
+    next_root = engine.kind.find_runtime_root(after, container.handler, engine.version)
     if next_root != container.runtime_root:
-        root_now = find_root(serving, container.handler, engine.version)
-        is_found_now = root_now == container.runtime_root or (reports_next_start and root_now == next_root)
-        if not is_found_now:
-            return None
-        present = f"runs under the runtime_root {container.runtime_root}"
-        return _refuse_lost(engine, container, name, present, wanted=f"under {next_root}")
+        return _explain_moved_root(engine, container, name, next_root)
+    return _explain_other_program(engine, container, after, name, facts)
 
-    oci_runtime = _find_oci_runtime(container.program, facts)
-    next_oci_runtime = _find_oci_runtime(after.handlers[name].binary or name, facts)
-    is_unknown = not (oci_runtime and next_oci_runtime)
-    if is_unknown or oci_runtime == next_oci_runtime:
+
+def _explain_undefined(
+    engine: EngineState, container: LiveContainer, after: EffectiveConfig, name: str
+) -> InstallerError | None:
+    """Explain that the next start does not define ``name``, the runtime of a container.
+
+    None if the runtime is not defined now either, or may be built into an engine whose program was not asked.
+    """
+    may_be_built_in = not after.is_printed and not is_ours(container.program)
+    may_be_defined_now = name in engine.served.handlers or _reports_next_start(engine)
+    if may_be_built_in or not may_be_defined_now:
         return None
-    return _refuse_lost(
-        engine, container, name, f"runs with {oci_runtime}", wanted=f"with {next_oci_runtime}"
+    return InstallerError(
+        f"restart {engine.title} (the container {container.name} runs on {name}, which the next start of "
+        f"{engine.title} does not define)",
+        remedy="delete that pod, then run again",
+        code="pending-by-others",
     )
+
+
+def _explain_moved_root(
+    engine: EngineState, container: LiveContainer, name: str, next_root: str
+) -> InstallerError | None:
+    """Explain that the engine would look for a container under another runtime_root; None if it does now."""
+    root_now = engine.kind.find_runtime_root(engine.served, container.handler, engine.version)
+    may_be_found_now = root_now == container.runtime_root
+    if _reports_next_start(engine) and root_now == next_root:
+        may_be_found_now = True
+    if not may_be_found_now:
+        return None
+    present = f"runs under the runtime_root {container.runtime_root}"
+    return _refuse_lost(engine, container, name, present, wanted=f"under {next_root}")
+
+
+def _explain_other_program(
+    engine: EngineState, container: LiveContainer, after: EffectiveConfig, name: str, facts: Facts
+) -> InstallerError | None:
+    """Explain that another OCI runtime would look for a container; None if it is the same, or unknown."""
+    present = _find_oci_runtime(container.program, facts)
+    wanted = _find_oci_runtime(after.handlers[name].binary or name, facts)
+    if not present or not wanted or present == wanted:
+        return None
+    return _refuse_lost(engine, container, name, f"runs with {present}", wanted=f"with {wanted}")
+
+
+def _reports_next_start(engine: EngineState) -> bool:
+    """Tell whether an engine reports the config of its next start, as a CRI-O does after a reload.
+
+    The config in force is unknown then.
+    """
+    return bool(engine.kind.reload_misreports and engine.changed)
 
 
 def _refuse_lost(
@@ -253,16 +279,6 @@ def _refuse_lost(
         f"restart {engine.title} (the container {container.name} {present}, and after a restart "
         f"{engine.title} looks for it {wanted}, by the runtime {name})",
         remedy=f"delete that pod, or undo the change of {changed}, then run again",
-        code="pending-by-others",
-    )
-
-
-def _refuse_undefined(engine: EngineState, container: LiveContainer, name: str) -> InstallerError:
-    """Refuse a restart that would leave the runtime of a running container undefined."""
-    return InstallerError(
-        f"restart {engine.title} (the container {container.name} runs on {name}, which the next start of "
-        f"{engine.title} does not define)",
-        remedy="delete that pod, then run again",
         code="pending-by-others",
     )
 
