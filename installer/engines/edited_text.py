@@ -43,29 +43,35 @@ class EditedText(Struct, frozen=True):
         """Remove our edits from the text, except edits that have to stay.
 
         Edits that make an engine read additions of others stay, and so do all edits of a runtime that others
-        have edited to start another program. Which edits these are shows only in the text without our edits:
-        the removal then begins anew, with the other edits.
+        have edited to start another program. Only the text without our edits shows which edits these are, so
+        this is a loop: if an edit has to stay, all others are removed from the text anew.
 
         Raises:
             InstallerError: the text is not valid.
         """
-        if not self._has_any(edits):
-            return TextWithoutUs(self.text)
-        removal = self._remove_all(edits)
-        needed = self._find_needed(removal.text, edits)
-        if needed:
-            others = [edit for edit in edits if edit not in needed]
-            return replace(self.remove(others), needed=needed)
-        taken_over = self._find_taken_over(removal, edits)
-        if taken_over:
-            others = [edit for edit in edits if runtime_of(edit.key) not in taken_over]
-            return replace(self.remove(others), taken_over=taken_over)
-        return removal
+        # A later round rarely finds more of the same kind: a runtime that stays now may need one edit more.
+        # That edit stays, too, but of each kind only the edits of the first such round are reported.
+        needed: tuple[Edit, ...] = ()
+        taken_over: Mapping[str, str] = {}
+        while self._has_any(edits):
+            removal = self._remove_all(edits)
+            found_needed = self._find_needed(removal.text, edits)
+            if found_needed:
+                needed = needed or found_needed
+                edits = [edit for edit in edits if edit not in found_needed]
+                continue
+            found_taken_over = self._find_taken_over(removal, edits)
+            if found_taken_over:
+                taken_over = taken_over or found_taken_over
+                edits = [edit for edit in edits if runtime_of(edit.key) not in found_taken_over]
+                continue
+            return replace(removal, needed=needed, taken_over=taken_over)
+        return TextWithoutUs(self.text, needed=needed, taken_over=taken_over)
 
     def _has_any(self, edits: Sequence[Edit]) -> bool:
         """Tell whether the text has a setting of ours, or the table of a runtime of ours.
 
-        A text without both is its owner's, who has restored the file: empty tables above may be his.
+        Without both the owner has restored the file, and nothing is removed: its empty tables may be his.
         """
         settings = [edit for edit in edits if edit.after != EMPTY]
         if not settings or has_any(self.text, settings, self.syntax, name=self.name):
@@ -99,8 +105,8 @@ class EditedText(Struct, frozen=True):
         original = self._parse(self.original)
         needed: dict[Edit, None] = {}
         for edit in heads:
-            # The table whose meaning the edit changes as a whole: the table of runtimes, which has no
-            # built-in runtime in 1.x, or the whole text: the schema tells an engine how to read the text.
+            # The schema's version changes the meaning of the whole text. The runtime runc changes the meaning
+            # of the table of runtimes: beside other runtimes containerd 1.x has no runc that is built in.
             table: Key = ()
             if RUNTIMES in edit.key:
                 table = edit.key[: edit.key.index(RUNTIMES) + 1]
