@@ -108,7 +108,7 @@ def install_engine(install: EngineInstall) -> Part:
 
     ours = accepted.expected.names
     notes = [*candidate.proposal.notes]
-    is_validated = accepted.after is not None and accepted.after.rest_digest
+    is_validated = accepted.after is not None and accepted.after.is_complete
     if is_validated and accepted.restart.when is When.NOW:
         notes += reload_notes.explain_stale_runtimes(engine, accepted.after, ours)
     notes += reload_notes.explain_stale_state(engine, facts, request.entries)

@@ -202,7 +202,7 @@ def _find_install_refusal(
     problems = _find_problems(request, candidate, compared, after)
     doubt = candidate.proposal.doubt
     # A doubt comes from the texts. The answer of the engine's own program overrules it.
-    is_doubtful = doubt is not None and not after.rest_digest
+    is_doubtful = doubt is not None and not after.is_complete
     if not problems and not is_doubtful:
         return None
     return doubt or _refuse_proposal(request, candidate.proposal, compared.present_texts, problems)
@@ -246,7 +246,7 @@ def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> Effectiv
 def _is_in_force_unwritten(request: InstallRequest, proposal: Proposal, compared: _Compared) -> bool:
     """Tell whether an engine with the present texts serves our runtimes and all else as before."""
     now = compared.now
-    if not now.rest_digest or now.fatal:
+    if not now.is_complete or now.fatal:
         return False
     if any(find_unserved(request, proposal, now)):
         return False
@@ -431,7 +431,7 @@ def _refuse_fatal(
     engine, and the engine would not start.
     """
     # An engine that is down and whose CRI is switched off may be restarted as it is.
-    may_restart = engine.serving is None and after.rest_digest
+    may_restart = engine.serving is None and after.is_complete
     if not after.fatal or may_restart or not is_restarted:
         return None
     reason = f"it would not start again with its present config: {after.fatal}"

@@ -166,7 +166,7 @@ def _compare_settings(
     inherited, refused = _predict_inherited(row, engine, facts, dry_run)
 
     def in_force(edit: Edit) -> bool:
-        return bool(effect.rest_digest) and _is_in_force(engine, effect, edit)
+        return effect.is_complete and _is_in_force(engine, effect, edit)
 
     return Comparison(
         lacks=tuple(_list_lacks(row, effect, inherited)),
@@ -234,13 +234,13 @@ def _predict_inherited(
     entries = tuple(
         RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
     )
-    is_printed = before.rest_digest and not (before.fatal or engine.kind.reload_misreports)
+    is_shown_known = before.is_complete and not (before.fatal or engine.kind.reload_misreports)
     try:
         configs = read_configs(engine, texts)
         proposal = next(iter(engine.kind.propose(engine, configs, entries, Extras(), before)))
     except InstallerError as error:
         return {}, error
-    if not is_printed:
+    if not is_shown_known:
         return {}, None
     return proposal.shown, None
 

@@ -325,7 +325,7 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
     if engine.kind.reads_config_on_signal:
         return f"another process has just written {names}"
     after = DryRuns(host, contents)(now, contents)
-    if engine.serving is None and after.rest_digest:
+    if engine.serving is None and after.is_complete:
         return ""  # CRI is off now, and was before
     reason = after.fatal
     if not reason:

@@ -67,7 +67,7 @@ def explain_changes(
             f"{engine.unit} was changed on disk, and systemd uses that only after systemctl daemon-reload: "
             f"the restart of {engine.title} does not bring that into force"
         )
-    if engine.serving is not None and after is not None and after.rest_digest:
+    if engine.serving is not None and after is not None and after.is_complete:
         for name in sorted(after.handlers.keys() - engine.serving.handlers.keys() - {*ours}):
             yield f"the restart of {engine.title} adds the runtime {name}, which others have defined"
 
@@ -230,7 +230,7 @@ def explain_stale_runtimes(
     """Yield the runtimes of others served by an engine but defined otherwise by its files, ``wanted``."""
     by_signal = engine.kind.reads_config_on_signal
     # An engine serves more than its texts define: without the answer of its program nothing is compared.
-    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
+    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.is_complete):
         return
 
     if by_signal:

@@ -88,7 +88,7 @@ class EffectiveConfig(Struct, frozen=True):
     ready: bool = True  # the engine's own answer: CRI's RuntimeReady
     cdi: bool | None = None  # whether the engine serves CDI devices
     cdi_dirs: tuple[PurePosixPath, ...] = ()  # the directories of CDI specifications of a running engine
-    rest_digest: str = ""  # of all other settings in force, which only the engine's program prints
+    rest_digest: str = ""  # of all other settings; "" for a config that is not complete
     undefined: str = ""  # the default runtime, if not defined: the engine serves nothing
     broken: str = ""  # the reason for which the engine would not start, in its own words
     remedy: str = ""  # the owner's act against ``broken``, if a load check gives one
@@ -99,11 +99,20 @@ class EffectiveConfig(Struct, frozen=True):
     schema: int = 0  # of containerd: the schema in which its program prints configs: 1.x and 2.x differ
     nri: bool | None = None  # whether NRI plugins can connect
     cgroup_driver: str = ""  # of dockerd and CRI-O: all runtimes share a driver
-    is_printed: bool = False  # by the engine's own program; predictions from texts may leave something out
+    is_printed: bool = False  # by the engine's own program, at least in part: see ``is_complete``
     live_restore: bool = True  # of dockerd: its containers outlive its restart
     settings: Mapping[str, Value] = field(default_factory=dict)  # of dockerd: other keys that it tells
     # The driver of the containers' file systems: containerd's snapshotter, CRI-O's storage driver.
     storage_driver: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the engine itself tells all settings, so that our reading of the texts adds nothing.
+
+        The program of containerd prints all settings, and a running CRI-O answers with all. The program of
+        CRI-O prints only some, to be completed by the texts: such a config ``is_printed``, but not complete.
+        """
+        return bool(self.rest_digest)
 
     @property
     def fatal(self) -> str:
@@ -168,7 +177,7 @@ def find_disturbances(
             yield f"the runtime {name} would have other settings"
     if after.default != before.default and not {after.default, before.default} & {*ours}:
         yield f"its default runtime would be {after.default} in the place of {before.default}"
-    if before.rest_digest and after.rest_digest and before.rest_digest != after.rest_digest:
+    if before.is_complete and after.is_complete and before.rest_digest != after.rest_digest:
         yield "settings besides the runtimes would change"
 
 
