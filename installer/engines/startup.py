@@ -354,34 +354,40 @@ def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str
 def find_moves(engine: EngineState) -> Iterator[str]:
     """Yield the places that an engine gets from its unit at the next start, and does not have now.
 
-    A place is a directory, the socket, or the config. Places set by files are compared elsewhere.
+    A place is a directory, the socket, or the config. Places set by files are compared by
+    ``explain_moved_places``.
     """
-    later_start = engine.next_start
-    if later_start is None:
+    if engine.next_start is None:
         return
     present_words, _ = _list_words(engine)
-    present_variables: Mapping[str, str] = {}
-    if engine.started is not None and not engine.started.guessed:
-        present_variables = engine.started.environment
-    # The engine itself reports neither of these two places.
+    # What an engine reads without a flag. An engine reports its other places, but neither of these two.
     usual_files = {"config": str(engine.kind.config), "drop-ins": str(engine.kind.drop_ins.directory)}
 
     for place, flags in _list_place_flags(engine.kind).items():
         variable = engine.kind.cmdline.variables.get(place, "")
-        present = value_of(present_words or (), flags) or present_variables.get(variable)
-        later, name = _find_next_value(later_start, flags, variable)
-        if present_words is None and place in usual_files:
-            continue  # unknown
-        if present_words is not None and present == later:
+        given_now = _find_present_value(engine, flags, variable)
+        given_later, name = _find_next_value(engine.next_start, flags, variable)
+        is_present_unknown = present_words is None and place in usual_files
+        if is_present_unknown or given_now == given_later:
             continue
 
         usual = usual_files.get(place)
-        present = present or engine.served.places.get(place, usual)
-        if place in usual_files:
-            later = later or usual
+        present = given_now or engine.served.places.get(place, usual)
+        later = given_later or usual
         if later and not (present and normpath(present) == normpath(later)):
             runs = present or "what its config says"
             yield f"{name} {later}, and it runs with {runs}"
+
+
+def _find_present_value(engine: EngineState, flags: Sequence[str], variable: str) -> str | None:
+    """Return the value of a place at an engine's present start; None for no value, or an unknown start."""
+    words, _ = _list_words(engine)
+    value = value_of(words or (), flags)
+    if value:
+        return value
+    if engine.started is None or engine.started.guessed:
+        return None
+    return engine.started.environment.get(variable)
 
 
 def _find_next_value(start: Started, flags: Sequence[str], variable: str) -> tuple[str | None, str]:
