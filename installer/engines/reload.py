@@ -36,7 +36,7 @@ def reload(  # noqa: PLR0913 - an engine, its step, its limits, and the units be
     engine: EngineState,
     step: Reload,
     patience: Patience,
-    gate: Callable[[], None],
+    last_look: Callable[[], None],
     *,
     wanted_units: Sequence[str] = (),
 ) -> bool:
@@ -47,7 +47,7 @@ def reload(  # noqa: PLR0913 - an engine, its step, its limits, and the units be
         engine: The engine.
         step: The runtimes that the engine has to serve, and the runtimes forbidden to the engine.
         patience: The time limits.
-        gate: Called right before the reload, after all waiting for containers; may raise.
+        last_look: Called right before the reload, after all waiting for containers; may raise.
         wanted_units: The units that have to be active after a restart of the unit, besides those that
             systemd restarts along.
 
@@ -60,7 +60,7 @@ def reload(  # noqa: PLR0913 - an engine, its step, its limits, and the units be
         InstallerError: The engine cannot be reloaded, or does not serve the runtimes of ``step`` in time.
     """
     method = _choose_method(engine.kind)
-    return method(host, engine, step, patience, wanted_units).carry_out(gate)
+    return method(host, engine, step, patience, wanted_units).carry_out(last_look)
 
 
 def _choose_method(kind: Engine) -> type["_EngineReload"]:
@@ -98,11 +98,11 @@ class _EngineReload(ABC):
         # The units that have to be active after a restart of the unit, each as it was before.
         self.units_along: dict[str, systemd.Unit] = {}
 
-    def carry_out(self, gate: Callable[[], None]) -> bool:
+    def carry_out(self, last_look: Callable[[], None]) -> bool:
         """Reload the engine; tell whether the engine was reloaded, as ``reload`` does."""
         if not self.await_turn():
             return False
-        gate()
+        last_look()
         self.began_s = time.time()
         self.begin(replace(self.patience, start_s=self.deadline - time.monotonic()))
         if self.unit_before is not None and not self.patience.hurried:

@@ -47,9 +47,9 @@ def after_restart(node: Live, act: Callable[[], object]) -> None:
 
 
 def reloaded(
-    node: Live, step: Reload = WANTED, patience: Patience = PATIENT, gate: Callable[[], None] = _never
+    node: Live, step: Reload = WANTED, patience: Patience = PATIENT, last_look: Callable[[], None] = _never
 ) -> bool:
-    return reload(node.host, containerd(), step, patience, gate)
+    return reload(node.host, containerd(), step, patience, last_look)
 
 
 def refused(node: Live, step: Reload = WANTED, patience: Patience = PATIENT) -> str:
@@ -75,14 +75,14 @@ def test_it_is_restarted_once_and_believed_when_it_serves_what_is_wanted(
     assert node.systemd.calls.count("RestartUnit") == 1
 
 
-def test_the_gate_keeps_a_restart_and_a_stop_is_heard_while_it_does_not_serve_yet(node: Live) -> None:
+def test_the_last_look_keeps_a_restart_and_a_stop_is_heard_while_it_does_not_serve_yet(node: Live) -> None:
     node.serve("runc")
 
     def stop() -> None:
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        reloaded(node, gate=stop)
+        reloaded(node, last_look=stop)
     assert not node.restarted
     with pytest.raises(StoppedError):
         reloaded(node, patience=Patience(LONG_S, lambda: stop() if node.unit.starts else None))
