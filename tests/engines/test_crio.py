@@ -484,6 +484,7 @@ def test_an_install_follows_an_owner_who_moves_conmon(with_conmon: Node, *, down
     assert crio.show("crio", "ActiveState") == "active"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("text", "reason"), DEADLY.values(), ids=DEADLY)
 def test_no_verb_restarts_into_what_the_next_start_dies_of(owned: Node, text: str, reason: str) -> None:
     def make_mistake() -> None:
@@ -547,6 +548,7 @@ def test_our_drop_in_may_be_in_a_subdirectory_that_crio_reads(crio: Node) -> Non
     assert snapshot(crio) == files
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "text", ["bad = [\n", "[crio.runtime]\ndefault_runtime = 1\n"], ids=["no TOML", "a number for a name"]
 )

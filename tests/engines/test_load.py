@@ -224,7 +224,7 @@ def _serves(node: Node, cri: Cri) -> bool:
     return False
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("pipe", ["/etc/cdi/x.json", "/var/run/cdi/x.yaml", "/etc/cni/net.d/10-x.conflist"])
 def test_no_restart_of_ours_waits_for_ever_at_a_fifo(containerd_node: Node, cri: Cri, pipe: str) -> None:
     node, usual = containerd_node, containerd_node.read(CONTAINERD)

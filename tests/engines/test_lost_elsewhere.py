@@ -65,6 +65,7 @@ def test_uninstall_after_the_loss_of_everything_frees_a_config_that_the_unit_nam
     run_through_us(node, "")
 
 
+@pytest.mark.sampled(16)
 def test_uninstall_with_the_ledger_lost_frees_the_config_of_a_stopped_engine(node: Node) -> None:
     path = elsewhere(node)
     node.installer("install", *SOURCE, *DEFAULT, check=True)
@@ -83,6 +84,7 @@ def test_uninstall_with_the_ledger_lost_frees_the_config_of_a_stopped_engine(nod
     run_through_us(node, "")
 
 
+@pytest.mark.sampled(16)
 def test_uninstall_with_the_ledger_lost_keeps_the_toolkit_for_a_stopped_engine_of_a_shell(node: Node) -> None:
     path = elsewhere(node)
     usual = node.read(path)

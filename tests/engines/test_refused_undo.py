@@ -137,6 +137,7 @@ def test_a_dockerd_that_hangs_is_undone_up_to_its_signal(docker_node: Node) -> N
     assert (snapshot(node), served(node)) == (files, before)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 def test_an_undo_of_a_config_that_was_mounted_alone_loses_nothing(node: Node) -> None:
     files, before = snapshot(node), served(node)

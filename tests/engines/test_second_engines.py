@@ -68,6 +68,7 @@ def test_the_toolkit_outlives_a_second_containerd(containerd_node: Node, cri: Cr
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reads", ["at its start", "by a reload", "by a link"])
 def test_the_toolkit_outlives_a_second_dockerd_with_the_same_config(docker_node: Node, reads: str) -> None:
     """The undo takes our edits from the config; the second dockerd has them in force until its restart."""
@@ -159,6 +160,7 @@ def test_a_dockerd_that_hangs_leaves_time_to_ask_another(docker_node: Node) -> N
     node.installer("uninstall", check=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "config",
     [
@@ -222,6 +224,7 @@ def test_a_second_dockerd_that_never_had_our_edits_does_not_stop_an_undo(docker_
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "setting",
     ["PrivateTmp=yes", "PrivateTmp=yes\nSlice=podruntime.slice", "BindPaths=/srv/other:/etc/other"],

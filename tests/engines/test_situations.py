@@ -338,7 +338,7 @@ def test_a_start_that_is_not_seen_is_that_of_the_unit(containerd_node: Node, *, 
     assert (CHANGED in json.loads(plan.stdout)["notes"]) == edited
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("situation", "side"), [*list_cases(refused=False)])
 def test_an_install_goes_on_and_notes_what_it_brings_into_force(
     containerd_node: Node, containerds: Containerds, situation: Situation, side: str
@@ -430,7 +430,7 @@ def test_a_template_without_our_runtime_is_refused(rancher: Distribution, side: 
     assert (snapshot(node), node.pid_of(rancher.unit)) == (files, pid)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("side", ON_POD)  # host: test_crio.py
 @pytest.mark.parametrize(("text", "reason"), DEADLY.values(), ids=DEADLY)
 def test_no_crio_is_restarted_into_what_its_next_start_dies_of(
@@ -460,7 +460,7 @@ def test_no_crio_is_restarted_into_what_its_next_start_dies_of(
     assert starts(owned, "crio") == count
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(
     "text",
@@ -478,6 +478,7 @@ def test_no_crio_is_restarted_into_another_root_by_a_variable(owned: Node, side:
     assert (starts(owned, "crio"), snapshot(owned)) == (count, files)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("side", SIDES)
 def test_a_drop_in_that_crio_takes_is_a_note(owned: Node, side: str) -> None:
     owned.write(OWNERS, '[crio.runtime]\nlog_level = "debug"\n')

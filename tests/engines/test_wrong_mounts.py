@@ -20,6 +20,7 @@ def copy_config(node: Node) -> str:
     return f"{directory}={OTHER}"
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 def test_an_install_through_a_directory_that_the_engine_does_not_read_is_refused(node: Node) -> None:
     mount = copy_config(node)
@@ -35,6 +36,7 @@ def test_an_install_through_a_directory_that_the_engine_does_not_read_is_refused
     assert node.pid_of() == pid
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 def test_an_undo_of_a_copy_is_refused_and_the_engine_goes_on(node: Node) -> None:
     files = snapshot(node)
@@ -80,7 +82,7 @@ def test_an_undo_of_hard_links_to_the_configs_is_refused(node: Node) -> None:
     assert snapshot(node) == files
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("engine", ["running", "stopped"])
 @pytest.mark.any_version
 def test_an_undo_below_a_root_without_the_hosts_mounts_does_not_lose_the_edits(
@@ -109,6 +111,7 @@ def test_an_undo_below_a_root_without_the_hosts_mounts_does_not_lose_the_edits(
     assert node.run(["cat", node.config]).stdout == before
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 def test_an_engine_with_a_directory_of_its_own_is_not_restarted_for_the_hosts(node: Node) -> None:
     directory = str(PurePosixPath(node.config).parent)
