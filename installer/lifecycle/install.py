@@ -154,7 +154,8 @@ def _become_supervisor(host: Host, request: RunRequest, pidfile: Lock, lock: Loc
     leftovers: list[str] = []  # of a killed NRI plugin
     if options.serves_nri:
         sidecars.append("nri")
-        leftovers = [str(host.local_path(path)) for path in (options.nri.state, options.nri.lock)]
+        nri = options.nri
+        leftovers = [str(host.local_path(path)) for path in (nri.state, nri.staged_state, nri.lock)]
     if options.metrics_listen is not None:
         sidecars.append("metrics")
     supervision.become_supervisor(

@@ -91,6 +91,11 @@ class Nri(NamedTuple):
         """The plugin's state file beside the socket, for ``status``."""
         return self.socket.with_name("toolkit-installer.json")
 
+    @property
+    def staged_state(self) -> PurePosixPath:
+        """The next state until the plugin renames the file: a killed plugin may leave the file."""
+        return self.state.with_name(f"{self.state.name}.new")
+
 
 class Missed(TypedDict):
     """A container created without the plugin, running without the devices of the annotations."""

@@ -101,8 +101,7 @@ def remove_plugin(host: Host, nri: Nri) -> None:
     with suppress(InstallerError):
         if read_state(host, nri.state) is not None:
             host.remove(nri.state)
-        # The plugin may have been killed between the writing of a state and the rename.
-        host.remove(nri.state.with_name(f"{nri.state.name}.new"))
+        host.remove(nri.staged_state)
         locks.remove_pidfile(host, nri.lock)
 
 
