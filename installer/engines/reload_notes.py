@@ -14,7 +14,7 @@ from installer.engines.config_texts import Texts, digest_of, predict_from_texts,
 from installer.errors import InstallerError
 from installer.model.effective import NAMELESS, EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState
-from installer.model.facts import Facts, Pending, Record
+from installer.model.facts import ConfigRow, EngineRow, Facts, Pending, Record
 from installer.model.files import File
 
 FRESH_S: Final = 30.0  # after an edit, for whoever restarts the engine because of it
@@ -84,9 +84,10 @@ def explain_restarted_units(engine: EngineState) -> Iterator[str]:
 def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> Iterator[str]:
     """Yield the configs edited by others since an engine's start, with the effect of a reload or restart."""
     for path in engine.changed:
-        row = facts.record.config(path)
         file = texts.get(path)
-        if file is None or (row is not None and file.digest in row.ours):
+        if file is None or _is_written_by_us(
+            file, facts.record.config(path), facts.record.engine(engine.name)
+        ):
             continue
         if not engine.kind.reads_config_on_signal:
             yield f"{path} was changed after the start of {engine.title}: its restart brings that into force"
@@ -94,6 +95,16 @@ def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> 
         effect = _describe_reload(engine, facts, path, tree_of(without_us(path, facts), path))
         if effect:
             yield f"{path} was changed after the start of {engine.title}: its reload {effect}"
+
+
+def _is_written_by_us(file: File, row: ConfigRow | None, engine: EngineRow | None) -> bool:
+    """Tell whether a config is as our last install or undo has written it."""
+    if row is None:
+        return False
+    if file.digest in row.ours:
+        return True
+    is_undone = engine is not None and engine.pending is Pending.RESTART_AFTER_UNDO
+    return is_undone and row.original is not None and file.digest == row.original.digest
 
 
 def _describe_reload(engine: EngineState, facts: Facts, path: PurePosixPath, tree: Tree) -> str:

@@ -46,7 +46,8 @@ def test_programs_stay_while_the_running_engine_starts_them(node: Node, last: tu
 
     if last:
         node.restart_engine()
-    node.installer("uninstall", *last, check=True)
+    undone = node.installer("uninstall", *last, check=True)
+    assert "was changed after the start" not in undone.stderr, "the last undo has changed it"
     assert (snapshot(node), served(node)) == (files, before)
 
 

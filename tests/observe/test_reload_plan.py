@@ -312,6 +312,12 @@ def test_what_others_have_changed_since_a_start_is_named_without_its_values() ->
     assert changed not in told(Record(engines=(row,)), _dumped(False, "runc")), "as it is recorded"
     ours = ConfigRow("containerd", config, None, None, (contents[config].digest,), ())
     assert changed not in told(Record(configs=(ours,)), _dumped(False, "runc")), "as we wrote it"
+    before_us = replace(ours, original=Saved.of(contents[config]), ours=("a",))
+    assert changed in told(Record(configs=(before_us,)), _dumped(False, "runc")), "as its owner restored it"
+    undone = Record(
+        engines=(replace(row, proven="", pending=Pending.RESTART_AFTER_UNDO),), configs=(before_us,)
+    )
+    assert changed not in told(undone, _dumped(False, "runc")), "as our undo left it"
 
 
 FEATURES: Tree = {"containerd-snapshotter": False}
