@@ -398,11 +398,11 @@ def roll_back_engine(
 
     Args:
         engine: the engine as observed before the failed plan.
-        written: the writes of the failed plan.
+        written: the writes of the failed plan, the newest first.
         tried: the restart of the failed plan; None if the plan failed before the restart.
         in_force: the config of an engine asked after its failed reload; None if unknown.
     """
-    writes = [replace(step, before=step.after, after=step.before) for step in reversed(written)]
+    writes = [replace(step, before=step.after, after=step.before) for step in written]
     restart = decide_for_rollback(engine, tried, in_force)
     if tried is None or restart.when is not When.NOW:
         return writes

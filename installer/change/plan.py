@@ -552,40 +552,47 @@ def plan_rollback(  # noqa: PLR0913 - a plan, its state, and what was found sinc
         reason: the reason of the roll-back, for the log.
         in_force: the configs of the engines that were asked after their reload had failed.
     """
+    if in_force is None:
+        in_force = {}
     kept_engines: set[str] = set()
     if record.toolkit is None:
         kept_engines = {container.engine for container in running}
-    reloads = {step.engine: step for step in done if isinstance(step, Reload)}
-    # A reload that brought the texts of an earlier plan into force reverts these texts, too.
-    earlier = [step for step in plan.earlier if step.engine in reloads]
-    done = (*earlier, *done)
-    of_engines = [
-        step for step in done if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines
-    ]
+    tried = {step.engine: step for step in done if isinstance(step, Reload)}
+    # A reload may have brought the texts of an earlier plan into force: its roll-back reverts these, too.
+    earlier = [step for step in plan.earlier if step.engine in tried]
+    to_revert = (*earlier, *done)
+
+    # The newest step is reverted first.
+    written: dict[str, list[WriteConfig]] = {}  # by engine; an engine that was only restarted has no writes
+    others: list[Step] = []  # a file that belongs to no engine is reverted like the other steps
+    for step in reversed(to_revert):
+        if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines:
+            writes = written.setdefault(step.engine, [])
+            if isinstance(step, WriteConfig):
+                writes.append(step)
+        else:
+            others.append(step)
 
     steps: list[Step] = []
-    for name in dict.fromkeys(step.engine for step in reversed(of_engines)):
-        if name in kept_engines:
-            continue
-        writes = [step for step in of_engines if isinstance(step, WriteConfig) and step.engine == name]
-        now = (in_force or {}).get(name)
-        steps += engine_plan.roll_back_engine(plan.engines[name], writes, reloads.get(name), now)
+    for name, writes in written.items():
+        if name not in kept_engines:
+            engine = plan.engines[name]
+            steps += engine_plan.roll_back_engine(engine, writes, tried.get(name), in_force.get(name))
     if not kept_engines:
-        for step in reversed(done):
-            # A file that belongs to no engine is reverted like the other steps.
-            undo = describe(step).undo if step not in of_engines else None
+        for step in others:
+            undo = describe(step).undo
             if undo is not None:
                 steps.append(undo)
 
-    configs = tuple(rows.add_known_texts(plan.in_progress.configs, (*done, *steps)))
+    configs = tuple(rows.add_known_texts(plan.in_progress.configs, (*to_revert, *steps)))
     in_progress = replace(plan.in_progress, configs=configs, finished=False)
     return Plan(
         parts=(Part(PartId.ROLL_BACK, for_reason(reason, steps)),),
         in_progress=in_progress,
-        final=in_progress if kept_engines else _without_unwanted(record, done),
+        final=in_progress if kept_engines else _without_unwanted(record, to_revert),
         engines=plan.engines,
         in_use=running if kept_engines else (),
-        seen=_note_own_writes(plan.seen, done),
+        seen=_note_own_writes(plan.seen, to_revert),
     )
 
 
