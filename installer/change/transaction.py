@@ -413,29 +413,47 @@ def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[],
 
 
 def _switch(host: Host, layout: Layout, after: str | None) -> None:
-    """Switch the path ``toolkit`` to ``after``, also after an interrupted switch.
-
-    ``after`` is the target of our link, "" for no link, or None for the set-aside directory of
-    another installer.
-    """
-    link = host.link_target(layout.toolkit)
-    is_directory = link is None and host.exists(layout.toolkit)
-    is_aside = host.link_target(layout.replaced) is None and host.exists(layout.replaced)
+    """Give ``toolkit`` the state ``after`` (see ``SwitchToolkit``), also after an interrupted switch."""
     if after is None:
-        if is_aside and link is not None:
-            host.rename(layout.toolkit, layout.replaced, exchange=True)
-            host.remove(layout.replaced)
-        elif is_aside and is_directory:
-            # The other installer has made a new directory. It removes its former directory at each start.
-            remove_tree(host, layout.replaced)
-        elif is_aside:
-            host.rename(layout.replaced, layout.toolkit)
-    elif is_directory and after:
-        host.link(layout.replaced, after)
-        host.rename(layout.toolkit, layout.replaced, exchange=True)
+        _restore_directory(host, layout)
     elif after:
-        if link is not None and not link.startswith(VERSIONS) and not host.exists(layout.replaced):
-            host.link(layout.replaced, link)  # an undo finds it there if the ledger is lost
-        host.link(layout.toolkit, after)
-    elif link is not None:
+        _point_link(host, layout, after)
+    else:
+        _remove_link(host, layout)
+
+
+def _restore_directory(host: Host, layout: Layout) -> None:
+    """Put the set-aside directory of another installer back, or remove it if there is a newer directory."""
+    if not _is_directory(host, layout.replaced):
+        return
+    if host.link_target(layout.toolkit) is not None:
+        host.rename(layout.toolkit, layout.replaced, exchange=True)
+        host.remove(layout.replaced)
+    elif host.exists(layout.toolkit):
+        # The other installer has made a new directory, and removes the former at each start.
+        remove_tree(host, layout.replaced)
+    else:
+        host.rename(layout.replaced, layout.toolkit)
+
+
+def _point_link(host: Host, layout: Layout, target: str) -> None:
+    """Point our link to ``target``; another installer's directory or link at the path is set aside."""
+    if _is_directory(host, layout.toolkit):
+        host.link(layout.replaced, target)
+        host.rename(layout.toolkit, layout.replaced, exchange=True)
+        return
+    link = host.link_target(layout.toolkit)
+    if link is not None and not link.startswith(VERSIONS) and not host.exists(layout.replaced):
+        host.link(layout.replaced, link)  # an undo finds it there if the ledger is lost
+    host.link(layout.toolkit, target)
+
+
+def _remove_link(host: Host, layout: Layout) -> None:
+    """Remove our link; leave a directory of another installer."""
+    if host.link_target(layout.toolkit) is not None:
         host.remove(layout.toolkit)
+
+
+def _is_directory(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a path is taken by something else than a link: by the directory of an installer."""
+    return host.link_target(path) is None and host.exists(path)
