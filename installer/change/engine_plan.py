@@ -12,7 +12,7 @@ Each goes the same way:
    not read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -237,8 +237,8 @@ class EngineUndo(Struct, frozen=True):
         is_restarted: The steps restart or reload the engine.
         keeps_runtimes: Our runtimes stay in the texts: containers need them, or the engine refuses the texts
             without them.
-        still_served: The reason why the engine may still start our programs although the texts are without
-            our programs.
+        still_served: The reason why the engine, without a restart, may still start our programs; None if the
+            engine is restarted, or starts none.
     """
 
     request: UndoRequest
@@ -355,29 +355,33 @@ def _list_undo_notes(undo: EngineUndo) -> Iterator[str]:
 def _make_rows_after_undo(undo: EngineUndo, steps: Sequence[Step]) -> Record:
     """Return the ledger's rows of an engine after the ``steps`` of an undo."""
     row = undo.request.row
-    is_copy = undo.engine.kind.is_copy  # copies of a root file are looked for each time
+    candidate = undo.candidate
     if undo.keeps_runtimes:
-        kept_row = replace(
-            row, default="" if undo.candidate.demoted else row.default, pending=_find_pending_after_undo(undo)
-        )
-        kept_configs = tuple(each for each in undo.candidate.kept_rows if not is_copy(each.path))
-        return Record(engines=(kept_row,), configs=kept_configs)
+        if candidate.demoted:
+            row = replace(row, default="")
+        return _keep_rows(undo, row, candidate.kept_rows)
     if undo.still_served is not None:
         # The next undo finds nothing more to write, and goes on from here.
-        kept_row = replace(row, pending=_find_pending_after_undo(undo))
-        configs = tuple(each for each in undo.request.configs if not is_copy(each.path))
-        return Record(engines=(kept_row,), configs=configs)
+        return _keep_rows(undo, row, undo.request.configs)
+    return Record(configs=tuple(_keep_named_rows(candidate.rows, steps)))
 
-    # The rows that stay are of files that named the toolkit before us: they may still name it.
+
+def _keep_rows(undo: EngineUndo, row: EngineRow, configs: Sequence[ConfigRow]) -> Record:
+    """Return the kept rows of an engine that has our runtimes, or may still start our programs."""
+    kept_row = replace(row, pending=_find_pending_after_undo(undo))
+    is_copy = undo.engine.kind.is_copy  # copies of a root file are looked for each time
+    return Record(engines=(kept_row,), configs=tuple(each for each in configs if not is_copy(each.path)))
+
+
+def _keep_named_rows(configs: Iterable[ConfigRow], steps: Sequence[Step]) -> Iterator[ConfigRow]:
+    """Yield the rows of files that named the toolkit before us, without edits: they may still name it."""
     texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
-    named = []
-    for config in undo.candidate.rows:
+    for config in configs:
         if not config.named:
             continue
         last = texts.get(config.path)
         digests = (last.digest,) if last is not None else config.ours
-        named.append(replace(config, ours=digests, edits=()))
-    return Record(configs=tuple(named))
+        yield replace(config, ours=digests, edits=())
 
 
 def _find_pending_after_undo(undo: EngineUndo) -> Pending | None:
