@@ -81,8 +81,8 @@ def make_install(request: InstallRequest, accepted: AcceptedInstall) -> EngineIn
     return EngineInstall(request, accepted, tuple(steps))
 
 
-def find_runtimes(install: EngineInstall) -> Part:
-    """Check that the engine finds our programs, ahead of the first config of any engine."""
+def plan_visibility_check(install: EngineInstall) -> Part:
+    """Plan to check that an engine finds our programs, ahead of the first config of any engine."""
     engine = install.engine
     accepted = install.accepted
     if not accepted.candidate.writes or not accepted.restart.is_wanted:

@@ -186,7 +186,7 @@ def plan_install(facts: Facts, options: Options, dry_run: DryRun = predict_from_
         specification,
         of_gpus,
         plugin,
-        *map(engine_plan.find_runtimes, installs),
+        *map(engine_plan.plan_visibility_check, installs),
         *engines,
         toolkit.sweep(facts, payload),
     )
