@@ -43,7 +43,7 @@ def expect_after_install(
         engine.kind,
         present,
         tuple(absent),
-        demoted=_list_unwanted_defaults(request, candidate, after, ours),
+        unwanted_defaults=_list_unwanted_defaults(request, candidate, after, ours),
         others=_expect_others(engine, after, ours),
         defaults=_expect_defaults(engine, after, ours),
         cdi=proposal.cdi,
@@ -112,7 +112,7 @@ def expect_after_undo(request: UndoRequest, candidate: UndoCandidate) -> Reload:
         engine.kind,
         tuple(present),
         tuple(absent),
-        demoted=frozenset(unwanted_defaults),
+        unwanted_defaults=frozenset(unwanted_defaults),
         others=_expect_others(engine, candidate.after, list_ours(row, candidate)),
         defaults=defaults,
     )

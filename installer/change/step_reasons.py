@@ -105,7 +105,7 @@ def _explain_reload(reload: Reload, engine: EngineState) -> str:
         (missing, f"it does not serve {', '.join(missing)}"),
         (other, f"it serves {', '.join(other)} with other settings than this install wants"),
         (still, f"it still serves {', '.join(still)}"),
-        (serving.default in reload.demoted, f"its default runtime is {serving.default}"),
+        (serving.default in reload.unwanted_defaults, f"its default runtime is {serving.default}"),
         (reload.cdi and serving.cdi is False, "it does not serve CDI devices"),
     )
     return " and ".join(reason for applies, reason in reasons if applies)

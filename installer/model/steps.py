@@ -88,7 +88,7 @@ class Reload(Struct, frozen=True):
     engine_kind: Engine
     present: tuple[RuntimeEntry, ...]
     absent: tuple[RuntimeEntry, ...] = ()
-    demoted: frozenset[str] = frozenset()  # the engine's default runtime must be none of these
+    unwanted_defaults: frozenset[str] = frozenset()  # none of these may be the engine's default runtime
     others: tuple[Neighbour, ...] = ()  # the engine must serve these as before
     defaults: frozenset[str] = frozenset()  # the engine's default runtime must be one of these; empty: any
     cdi: bool = False  # the engine must serve CDI, if its answer speaks of CDI at all
@@ -121,7 +121,7 @@ class Reload(Struct, frozen=True):
             is_default = serving.default == entry.name and entry.name not in binaries
             if is_served or is_default:
                 return False
-        if serving.default in self.demoted:
+        if serving.default in self.unwanted_defaults:
             return False
         if self.cdi and serving.cdi is False:
             return False

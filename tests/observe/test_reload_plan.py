@@ -31,7 +31,7 @@ ENTRY = RuntimeEntry("nvidia", OURS)
 MINE, THEIRS = Runtime(str(OURS)), Runtime("/opt/theirs", {"path": "/opt/theirs"})
 WANTED, GONE = Reload(ENGINES["containerd"], (ENTRY,)), Reload(ENGINES["containerd"], (), (ENTRY,))
 THREE = replace(WANTED, present=(ENTRY, RuntimeEntry("a", OURS), RuntimeEntry("b", OURS)))
-DEMOTED = replace(GONE, demoted=frozenset({"nvidia"}))
+UNWANTED_DEFAULT = replace(GONE, unwanted_defaults=frozenset({"nvidia"}))
 WELL, OTHERWISE = "its config is restored", "it serves nvidia with other settings than this install wants"
 
 
@@ -53,7 +53,7 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtim
         (WANTED, serves(), "it does not serve nvidia"),
         (WANTED, serves(nvidia=THEIRS), OTHERWISE),
         (GONE, serves(nvidia=MINE), "it still serves nvidia"),
-        (DEMOTED, serves("nvidia"), "its default runtime is nvidia"),
+        (UNWANTED_DEFAULT, serves("nvidia"), "its default runtime is nvidia"),
         (replace(GONE, cdi=True), serves("runc", False), "it does not serve CDI devices"),
         (GONE, serves("runc", False), WELL),
         (WANTED, replace(serves(nvidia=MINE), outdated=True), "its config was changed after its start"),
