@@ -199,7 +199,7 @@ def _find_low_level(installs: Sequence[EngineInstall], facts: Facts, options: Op
     words: list[str] = []
     for install in installs:
         words += install.accepted.candidate.proposal.low_level
-    # Containers may run on the toolkit: it goes on to wrap the same runtimes until another engine joins.
+    # Containers may run on the toolkit: the toolkit wraps the same runtimes as before, until an engine joins.
     config = facts.toolkit.config
     if installs and record.toolkit is not None:
         config = record.toolkit.rendered
@@ -476,22 +476,22 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
 def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
     """Keep the toolkit while others name it.
 
-    The rows of undone engines stay then, too: the next undo asks these engines again, since a running engine
-    counts, not the files.
+    The rows of undone engines stay then, too, so that the next undo asks these engines again. What a running
+    engine answers counts as a reference, whatever its files say.
     """
     needed = tuple(find_references(facts, engines, options))
     if not options.thorough:
         problem = "remove the toolkit (an undo was killed, so what else starts it was not searched)"
         needed += (InstallerError(problem, remedy="run uninstall", code="undo-killed"),)
-    rows: list[EngineRow] = []
+    undone: list[EngineRow] = []
     if needed:
         kept: set[str] = set()
         for part in engines:
             kept.update(row.name for row in part.rows.engines)
         for row in facts.record.engines:
             if row.name not in kept:
-                rows.append(replace(row, config=None))
-    return Part(PartId.REFERENCES, rows=Record(engines=tuple(rows)), needed=needed)
+                undone.append(replace(row, config=None))
+    return Part(PartId.REFERENCES, rows=Record(engines=tuple(undone)), needed=needed)
 
 
 def _check_undo(facts: Facts, options: Options) -> Part:
