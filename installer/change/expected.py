@@ -98,10 +98,12 @@ def expect_after_undo(request: UndoRequest, candidate: UndoCandidate) -> Reload:
         if binary in engine.missing_programs:
             # CRI-O leaves out a runtime whose program is gone: it serves the runtime only until it restarts.
             continue
-        # Files without us define runtimes that we had taken over from another installer.
-        is_theirs = binaries.get(name) == str(binary)
-        same = present if is_theirs else absent
-        same.append(RuntimeEntry(name, binary))
+        entry = RuntimeEntry(name, binary)
+        if binaries.get(name) == str(binary):
+            # Files without us define runtimes that we had taken over from another installer.
+            present.append(entry)
+        else:
+            absent.append(entry)
     unwanted_defaults: set[str] = set()
     defaults: frozenset[str] = frozenset()
     if after is not None and candidate.demoted:
