@@ -155,45 +155,48 @@ class _EngineReload(ABC):
         return self.answer.stopped and bool(systemd.describe_unit_end(self.host, self.engine.unit))
 
     def prove(self) -> bool:
-        """Wait until the engine's config satisfies the step; False if the owner has stopped the engine.
+        """Wait until the engine's config satisfies the step.
+
+        Returns:
+            True if it does. False if the engine stays as it is: its owner has stopped it, or it has refused a
+            reload that it does not need.
 
         Raises:
             InstallerError: the engine serves other runtimes no more, fails, or does not obey in time.
         """
         while True:
+            # Asked before the engine answers: only an answer from after the reload proves anything.
             may_start_later = self.may_start_later()
             left_s = self.deadline - time.monotonic()
-            # The last answer is reported.
+            # At least a second, although the time may be over: a failure is described by the last answer.
             served = self.find_served(timeout_s=max(1.0, min(ASK_S, left_s)))
-            if served is not None and not may_start_later and self.has_kept_others(served):
-                return True
+            if served is not None and not may_start_later:
+                lost = self.step.lost_in(served)
+                if not lost:
+                    return True
+                if not self.shows_rest_later or time.monotonic() > self.deadline:
+                    raise self.explain_loss(lost)
 
             is_hopeless = self.is_hopeless()
-            # Asked after that: a unit that stops may have stopped between two questions.
+            # Asked after is_hopeless: a unit that was stopping then may be stopped by now, and is no failure.
             may_be_stopped = self.answer.stopped and self.unit_before is None
-            if may_be_stopped and _is_left_stopped(self.host, self.engine, self.patience):
+            if may_be_stopped and _is_stopped_by_owner(self.host, self.engine):
+                _accept_stop(self.engine, self.patience)
                 return False
             self.patience.check()  # before anything is called a failure: the question may have lasted long
 
-            is_late = time.monotonic() > self.deadline and not (served is not None and may_start_later)
-            if is_late and self.has_kept_everything():
+            is_late = time.monotonic() > self.deadline
+            if served is not None and may_start_later:
+                is_late = False  # at the deadline nothing may start later: the next answer decides
+            if is_late and self.needs_no_reload():
+                reason = "it serves already what it should, so its config was put back without a reload"
+                log.warning("reload refused by the engine", engine=self.engine.name, reason=reason)
                 return False
             if is_late or (is_hopeless and not may_start_later):
                 raise self.explain_failure(is_late=is_late)
             time.sleep(POLL_S)
 
-    def has_kept_others(self, served: EffectiveConfig) -> bool:
-        """Tell whether an engine with our runtimes serves the runtimes of others as before.
-
-        Raises:
-            InstallerError: runtimes of others are lost, and will not be shown later.
-        """
-        lost = self.step.lost_in(served)
-        if lost and (not self.shows_rest_later or time.monotonic() > self.deadline):
-            raise self.explain_loss(lost)
-        return not lost
-
-    def has_kept_everything(self) -> bool:
+    def needs_no_reload(self) -> bool:
         """Tell whether the engine has not obeyed, and has in force all that it should have."""
         return False
 
@@ -236,9 +239,10 @@ class _ReloadByRestart(_EngineReload):
     def await_turn(self) -> bool:
         """Wait until no container is in creation; False if the engine is to stay stopped."""
         await_idle(self.host, self.engine, self.patience, when_idle=self.step.when_idle)
-        if not self.patience.may_rest:
-            return True
-        return not _is_left_stopped(self.host, self.engine, self.patience)
+        if self.patience.may_rest and _is_stopped_by_owner(self.host, self.engine):
+            _accept_stop(self.engine, self.patience)
+            return False
+        return True
 
     def begin(self, patience: Patience) -> None:
         """Restart the unit."""
@@ -288,7 +292,9 @@ class _ReloadBySignal(_EngineReload):
             unit_jobs.reload(self.host, engine.unit, timeout_s=patience.start_s)
         elif engine.serving is None and systemd.describe_unit_end(self.host, engine.unit):
             # The unit has failed, perhaps because of the config that was mended now.
-            if not _is_left_stopped(self.host, engine, patience):
+            if _is_stopped_by_owner(self.host, engine):
+                _accept_stop(engine, patience)
+            else:
                 self.restart_unit(patience)
         else:
             problem = f"reload {engine.title} (nothing answers on {engine.socket})"
@@ -320,7 +326,7 @@ class _ReloadBySignal(_EngineReload):
         """Answer that waiting may always help: the engine goes on, or its unit is restarted."""
         return False
 
-    def has_kept_everything(self) -> bool:
+    def needs_no_reload(self) -> bool:
         """Tell whether dockerd has refused the reload of an undo that changes nothing in force.
 
         dockerd refuses each reload of a config with certain flaws. The refusal does no harm if dockerd serves
@@ -331,11 +337,7 @@ class _ReloadBySignal(_EngineReload):
             return False
         if serving is None or not self.step.satisfied_by(serving) or self.step.lost_in(serving):
             return False
-        if not serves_as_before(self.engine, serving):
-            return False
-        reason = "it serves already what it should, so its config was put back without a reload"
-        log.warning("reload refused by the engine", engine=self.engine.name, reason=reason)
-        return True
+        return serves_as_before(self.engine, serving)
 
     def find_reason(self) -> tuple[str, Remedy]:
         """Find the reason of a failure; an engine that has read its config may read another file."""
@@ -351,21 +353,23 @@ class _ReloadBySignal(_EngineReload):
         return reason, remedy
 
 
-def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
-    """Tell whether the engine's owner has stopped the engine, and the engine may rest.
+def _is_stopped_by_owner(host: Host, engine: EngineState) -> bool:
+    """Tell whether the engine's owner has stopped the engine."""
+    # A unit that has ended by itself, or failed because of a config, is not "inactive".
+    return systemd.look_at_unit(host, engine.unit).active == "inactive"
+
+
+def _accept_stop(engine: EngineState, patience: Patience) -> None:
+    """Leave an engine stopped that its owner has stopped.
 
     Raises:
-        EngineStoppedError: the owner has stopped the engine, but our runtimes had to be served.
+        EngineStoppedError: our runtimes have to be served.
     """
-    # A unit that has ended by itself, or failed because of a config, is not "inactive".
-    if systemd.look_at_unit(host, engine.unit).active != "inactive":
-        return False
     if not patience.may_rest:
         problem = f"verify that {engine.title} serves our runtimes ({engine.unit} was stopped)"
         remedy = f"start {engine.unit}, then run again"
         raise EngineStoppedError(problem, remedy=remedy, code="engine-not-proven")
     log.info("engine left stopped", engine=engine.name, reason="it reads its configs when it starts")
-    return True
 
 
 def _describe(answer: EngineState, step: Reload) -> str:
