@@ -100,7 +100,7 @@ class _EngineReload(ABC):
 
     def carry_out(self, last_look: Callable[[], None]) -> bool:
         """Reload the engine; tell whether the engine was reloaded, as ``reload`` does."""
-        if not self.await_turn():
+        if not self.await_idle_moment():
             return False
         last_look()
         self.began_s = time.time()
@@ -128,7 +128,7 @@ class _EngineReload(ABC):
             patience = replace(patience, start_s=max(1.0, self.deadline - time.monotonic()))
         await_units(self.host, self.engine, self.units_along, self.began_s, patience)
 
-    def await_turn(self) -> bool:
+    def await_idle_moment(self) -> bool:
         """Wait until the reload disturbs no container; False if the engine is to stay stopped."""
         return True
 
@@ -236,7 +236,7 @@ class _EngineReload(ABC):
 class _ReloadByRestart(_EngineReload):
     """The restart of the engine's unit, as soon as the engine creates no container."""
 
-    def await_turn(self) -> bool:
+    def await_idle_moment(self) -> bool:
         """Wait until no container is in creation; False if the engine is to stay stopped."""
         await_idle(self.host, self.engine, self.patience, when_idle=self.step.when_idle)
         if self.patience.may_rest and _is_stopped_by_owner(self.host, self.engine):
