@@ -98,10 +98,11 @@ def explain_still_served(request: UndoRequest, candidate: UndoCandidate) -> Inst
         return None
     if engine.stopped or engine.crashing or engine.failed or engine.disabled:
         return None
-    # If the engine accepts no text, nothing changes. CRI-O watches its hooks.
-    only_hooks = all(is_hook(each) for each in request.configs)
-    if request.configs and (not candidate.writes or only_hooks):
-        return None
+    if request.configs:
+        if not candidate.writes:  # the engine accepts no text: the undo changes nothing
+            return None
+        if all(is_hook(each) for each in request.configs):  # CRI-O sees by itself that a hook is gone
+            return None
 
     reason = _explain_served_default(request, candidate) or _explain_served_runtimes(request, candidate)
     if not reason:
