@@ -31,7 +31,7 @@ from installer.engines.config_edits import without_us
 from installer.engines.config_texts import DryRun, digest_of, read_present
 from installer.engines.reload_plan import plan_reload, postpone
 from installer.errors import InstallerError, NotYetError, Option, Remedy
-from installer.model.effective import EffectiveConfig
+from installer.model.effective import EffectiveConfig, name_default
 from installer.model.engine import EngineState, SeenStart
 from installer.model.facts import ConfigRow, EngineRow, Facts, Pending, Record
 from installer.model.files import DEFAULT_INSTALL_DIR, File
@@ -168,7 +168,7 @@ def _make_row(install: EngineInstall) -> EngineRow:
         state=state,
         pending=find_pending(request, candidate, accepted.restart, accepted.expected),
         config=config,
-        default=next((entry.name for entry in present if entry.default), ""),
+        default=name_default(present),
         version=engine.version,
         seen_start=_expect_start(install),
         proven=proven,
@@ -196,15 +196,15 @@ def _refuse_silent(accepted: AcceptedInstall) -> Iterator[InstallerError]:
 
 def _refuse_options(engine: EngineState, options: Options) -> Iterator[InstallerError]:
     """Refuse the options if an engine with a built-in search would not find the toolkit."""
-    finds = engine.kind.built_in_runtime
-    if not finds:
+    built_in = engine.kind.built_in_runtime
+    if not built_in:
         return
     asked = (options.install_dir, options.runtime_name, options.set_as_default)
-    if asked == (DEFAULT_INSTALL_DIR, finds, False):
+    if asked == (DEFAULT_INSTALL_DIR, built_in, False):
         return
-    problem = f"configure {engine.title} (it looks for {finds} below {DEFAULT_INSTALL_DIR} by itself)"
+    problem = f"configure {engine.title} (it looks for {built_in} below {DEFAULT_INSTALL_DIR} by itself)"
     flags = (Option("install-dir"), ", ", Option("runtime-name"), " and ", Option("set-as-default"))
-    remedy = Remedy("leave ", *flags, f" as they are; a default is given by --default-runtime {finds}")
+    remedy = Remedy("leave ", *flags, f" as they are; a default is given by --default-runtime {built_in}")
     yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
 
 

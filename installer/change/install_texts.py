@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from installer.engines.config_edits import ConfigChange, change_config, configs_of, record_foreign, withdraw
 from installer.engines.config_keys import runtime_of
 from installer.engines.config_texts import DryRun, Texts, digest_of, predict_from_texts, read_present
-from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry
+from installer.model.effective import EffectiveConfig, Runtime, RuntimeEntry, name_default
 from installer.model.engine import EngineState, Proposal
 from installer.model.facts import EngineRow, Facts
 from installer.model.options import Options
@@ -130,8 +130,7 @@ def _is_installed_unedited(request: InstallRequest, candidate: Candidate) -> boo
     if row is None:
         return False
     runtimes = {entry.name: entry.binary for entry in request.entries}
-    default = next((entry.name for entry in request.entries if entry.default), "")
-    return row.runtimes == runtimes and row.default == default
+    return row.runtimes == runtimes and row.default == name_default(request.entries)
 
 
 def keep_present_texts(candidate: Candidate, facts: Facts) -> Candidate:

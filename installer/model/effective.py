@@ -152,6 +152,11 @@ class RuntimeEntry(Struct, frozen=True):
     table: Tree | None = None  # the settings that the engine must show; None if only the binary counts
 
 
+def name_default(entries: Iterable[RuntimeEntry]) -> str:
+    """Return the name of the default among our runtimes; "" for none."""
+    return next((entry.name for entry in entries if entry.default), "")
+
+
 def find_disturbances(
     before: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]
 ) -> Iterator[str]:
