@@ -169,7 +169,10 @@ def list_former_names(request: InstallRequest) -> set[str]:
 
 
 def is_in_force(request: InstallRequest, candidate: Candidate) -> bool:
-    """Tell whether texts with our keys still make the engine serve our runtimes despite others' additions."""
+    """Tell whether the present texts still bring our runtimes into force, despite the additions of others.
+
+    The engine's program is asked only if the texts have changed since they were proven.
+    """
     present_texts = read_present(request.engine, request.facts)
     if request.row is None or request.row.proven in {"", digest_of(present_texts)}:
         return True

@@ -66,11 +66,12 @@ def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list
 
 
 def find_named_in_toolkit(facts: Facts, parts: Sequence[Part]) -> dict[PurePosixPath, list[Reference]]:
-    """Find what in the toolkit's directory is named: by configs, flags, running engines and other references.
-
-    The result is by the paths below that directory.
+    """Find the files below the toolkit's directory that configs, flags, running engines or others name.
 
     The configs count as the steps of ``parts`` leave them.
+
+    Returns:
+        The references to each file, by its path below the toolkit's directory.
     """
     texts = _list_texts_after(facts, parts)
     references: list[Reference] = []

@@ -134,7 +134,7 @@ def _find_need_of_undo(request: UndoRequest, candidate: UndoCandidate, expected:
     if reason:
         return Restart(When.NOW, reason)
 
-    # Nothing of ours is in force: only other settings of a config of ours count.
+    # No runtime and no default of ours is in force. The other settings of our config may be.
     if request.row.restart_due:
         return Restart(When.NOT_NEEDED, "the engine has never read a config of ours")
     if not _keeps_rest(engine, candidate):

@@ -16,6 +16,7 @@ def list_rows(
 ) -> Iterator[tuple[ConfigRow, File | None]]:
     """Yield the row of each changed or written config, and the file without us."""
     known = set()
+    # A config that is removed needs no row.
     for change in changes:
         if change.step is not None and change.step.after is None:
             known.add(change.step.path)
@@ -25,7 +26,7 @@ def list_rows(
             yield change.row, change.original
     for step in steps:
         if isinstance(step, WriteConfig) and step.before is not None and step.path not in known:
-            # The file holds a text of ours during the reload only.
+            # The step is no change: dockerd's config gets an intermediate text until the reload is done.
             known.add(step.path)
             syntax = syntax_of(step.path, text_of(step.before, step.path), step.engine)
             saved = Saved.of(step.before)
@@ -60,7 +61,7 @@ def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:
 
 
 def add_known_texts(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
-    """Add to the rows each of our possible texts after a step, and the edits to undo."""
+    """Add to each row what a kill between the steps may leave: digests of our texts, and edits to undo."""
     for row in rows:
         original = row.original.digest if row.original else ""
         ours = dict.fromkeys(row.ours)

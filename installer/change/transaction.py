@@ -299,7 +299,8 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
                 context.host, context.layout, plan.in_progress, plan.engines.values()
             )
             in_force: Mapping[str, EffectiveConfig] = {}
-            if not _is_faultless(cause):  # a reload that had its whole time is not on its way any more
+            if not _is_faultless(cause):
+                # The failed reload had its whole time: dockerd's answer is not going to change any more.
                 in_force = _ask_signalled(context, plan, done)
             back = plan_rollback(plan, tuple(done), record, running, in_force=in_force)
             carry_out(replace(context, rolls_back=True), back, never_stop)

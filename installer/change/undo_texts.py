@@ -28,8 +28,8 @@ class UndoRequest(Struct, frozen=True):
     options: Options
     dry_run: DryRun
     configs: tuple[ConfigRow, ...]
-    # The engine without the runtimes that it serves by our names. CRI-O's program is asked about this state:
-    # texts of CRI-O are completed by what it serves.
+    # The engine as if it served no runtime by our names. A prediction adds to CRI-O's texts what the running
+    # CRI-O serves: it must not add our runtimes.
     engine_without_us: EngineState
 
     @classmethod
@@ -64,7 +64,7 @@ class UndoCandidate(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     demoted: bool = False
     now: EffectiveConfig | None = None  # by the present texts; None if the engine's program is not asked
-    after: EffectiveConfig | None = None  # by the texts of the candidate; None as above
+    after: EffectiveConfig | None = None  # by the texts of the candidate; None likewise
     start_failure: str = ""  # the reason why a crashing engine does not start with these texts either
 
     @property
