@@ -66,7 +66,7 @@ class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     ours: tuple[str, ...]  # the digests of our texts: a file with another digest was edited by others
     edits: tuple[Edit, ...]  # to be undone in a file that was edited by others
     target: PurePosixPath | None = None  # the target of a symbolic link when we wrote
-    # The programs of the toolkit that the file named before our first install, once for each time.
+    # The programs of the toolkit that the file named before our first install; twice, if it named one twice.
     # None if unknown, as after a lost ledger: then the saved text counts.
     named: tuple[str, ...] | None = None
 
@@ -282,7 +282,7 @@ class ToolkitFacts(Struct, frozen=True):
     config: str | None = None  # the installed config.toml
     replaced: bool = False  # the directory of another installer was set aside
     theirs: bool = False  # another installer's programs are there
-    superseded: bool = False  # a later directory has the name of the directory that we have set aside
+    superseded: bool = False  # another installer has made a new directory since we set its former one aside
     digests: Mapping[PurePosixPath, str] = field(default_factory=dict)  # sha256 of the version in place
     # The copies of an owner's files, by their names in the ledger, whose originals an undo restores.
     restored: frozenset[str] = frozenset()
@@ -365,9 +365,9 @@ class Facts(Struct, frozen=True):
     units_down: Mapping[str, str] = field(default_factory=dict)
     # Programs that come back with the directory that was in the toolkit's place before ours.
     returning: frozenset[str] = frozenset()
-    # The files of the toolkit's directory that configs and flags name: the path below it, by the named path.
+    # By a path in configs and flags: the named file's path below the toolkit's directory.
     in_toolkit: Mapping[str, PurePosixPath] = field(default_factory=dict)
-    # Those of them that can be copied into another version of the toolkit, by the same paths.
+    # The named files that can be copied into another version of the toolkit, by their paths below it.
     portable: Mapping[PurePosixPath, Carried] = field(default_factory=dict)
     users: tuple[Reference, ...] = ()  # programs in the toolkit's directory that run containers
     references: tuple[Reference, ...] = ()  # besides the configs of the observed engines

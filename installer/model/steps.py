@@ -68,9 +68,9 @@ class RemoveVersion(Struct, frozen=True):
 class SwitchToolkit(Struct, frozen=True):
     """Give ``<install-dir>/toolkit`` the state ``after``."""
 
-    # The target of our symlink; "" for a missing name; None for another installer's directory, which is set
-    # aside while our symlink is in its place. With None on both sides the directory that was set aside is
-    # removed, because a later directory has taken its name.
+    # The target of a symlink; "" for nothing at the path; None for another installer's directory, which is
+    # set aside while our symlink is in its place. None on both sides: that installer has made a new
+    # directory, and the directory that was set aside is removed.
     before: str | None
     after: str | None
 
@@ -92,7 +92,7 @@ class Reload(Struct, frozen=True):
     others: tuple[Neighbour, ...] = ()  # the engine must serve these as before
     defaults: frozenset[str] = frozenset()  # the engine's default runtime must be one of these; empty: any
     cdi: bool = False  # the engine must serve CDI, if its answer speaks of CDI at all
-    when_idle: bool = False  # the reload is given up if the engine goes on creating containers
+    when_idle: bool = False  # not to be done while the engine creates containers: ``run`` does it later
 
     @property
     def engine(self) -> str:
