@@ -111,6 +111,7 @@ def install_engine(install: EngineInstall) -> Part:
     is_validated = accepted.after is not None and accepted.after.is_complete
     if is_validated and accepted.restart.when is When.NOW:
         notes += reload_notes.explain_stale_runtimes(engine, accepted.after, ours)
+    notes += reload_notes.explain_taken_over(engine, facts, request.entries)
     notes += reload_notes.explain_stale_state(engine, facts, request.entries)
     if accepted.restart.is_wanted:
         if request.options.accept_pending:

@@ -228,6 +228,23 @@ def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[Run
     yield from explain_stale_runtimes(engine, wanted, ours)
 
 
+def explain_taken_over(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
+    """Yield the runtimes of others that have the name of one of ours: a first install makes them run ours."""
+    if engine.kind.built_in_runtime or engine.serving is None or facts.record.engine(engine.name) is not None:
+        return
+    for entry in entries:
+        runtime = engine.serving.handlers.get(entry.name)
+        if runtime is None or runtime.program in {"", str(entry.binary)}:
+            continue
+        default = ""
+        if engine.serving.default == entry.name:
+            default = " (the default runtime)"
+        yield (
+            f"others have defined the runtime {entry.name}{default} of {engine.title}: "
+            "until an uninstall it runs our program"
+        )
+
+
 def _predict_start(engine: EngineState, file: File | None) -> EffectiveConfig | None:
     """Predict the settings in force after a start with a root file; None for an invalid text."""
     with suppress(InstallerError):  # reported where the file is read

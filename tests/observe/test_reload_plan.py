@@ -320,6 +320,28 @@ def test_what_others_have_changed_since_a_start_is_named_without_its_values() ->
     assert changed not in told(undone, _dumped(False, "runc")), "as our undo left it"
 
 
+def test_a_runtime_of_others_with_the_name_of_one_of_ours_is_named_at_the_first_install() -> None:
+    running = serves("nvidia", nvidia=Runtime("/usr/bin/nvidia-container-runtime"), kata=Runtime("/opt/kata"))
+    entries = (ENTRY, RuntimeEntry("nvidia-cdi", OURS))
+
+    def told(found: EngineState, record: Record = Record()) -> list[str]:  # noqa: B008 - frozen
+        facts = Facts((found,), {}, {}, frozenset(), ToolkitFacts(), record)
+        return [*reload_notes.explain_taken_over(found, facts, entries)]
+
+    (said,) = told(running)
+    assert said == (
+        "others have defined the runtime nvidia (the default runtime) of containerd: until an uninstall it "
+        "runs our program"
+    )
+    assert told(serves(nvidia=THEIRS)) == [
+        "others have defined the runtime nvidia of containerd: until an uninstall it runs our program"
+    ]
+    assert told(serves(nvidia=MINE)) == [], "as an installer with the same directory has left it"
+    assert told(engine("containerd", None)) == []
+    row = EngineRow("containerd", running.socket, "", {})
+    assert told(running, Record(engines=(row,))) == [], "a later install repairs what others have changed"
+
+
 FEATURES: Tree = {"containerd-snapshotter": False}
 
 
