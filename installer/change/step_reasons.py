@@ -6,7 +6,7 @@ from typing import Final
 
 from installer.config_text.change import list_missing
 from installer.engines.config_edits import ConfigChange
-from installer.engines.config_keys import group_of
+from installer.engines.config_keys import EMPTY, group_of
 from installer.engines.config_texts import syntax_of, text_of
 from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, Record
@@ -78,7 +78,7 @@ def _explain_write(step: WriteConfig, row: ConfigRow | None, former_row: ConfigR
     earlier_edits = former_row.edits if former_row else ()
     unwanted = set()
     for edit in earlier_edits:
-        if edit.after != "{}":
+        if edit.after != EMPTY:
             unwanted.add(group_of(edit.key, row.engine))
     for edit in row.edits:
         unwanted.discard(group_of(edit.key, row.engine))
