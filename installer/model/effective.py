@@ -81,7 +81,7 @@ def _read_settings(table: Tree) -> dict[Key, Value]:
 
 
 class EffectiveConfig(Struct, frozen=True):
-    """The config in force in an engine, now or with other texts; None and "" for unknown."""
+    """The config in force in an engine, now or with other texts; what is unknown has its default value."""
 
     handlers: Mapping[str, Runtime]
     default: str
