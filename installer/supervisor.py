@@ -33,6 +33,9 @@ AGAIN = "again"
 # A child's mark of its progress, in front of its answer.
 IN_STEP = b"1"
 BETWEEN_STEPS = b"0"
+# Wait statuses of a child without an end, in the form of the kernel.
+NOT_STARTED = 127 << 8  # exit code 127
+LEFT_BEHIND = int(signal.SIGKILL)  # death by this signal
 HUNG = "killed because it hung"  # the end of a child that gave no sign of life
 COMPARE_S = 2.0  # between two looks at the node
 QUIET_S = 1.0  # without a further change before a check begins
@@ -265,45 +268,57 @@ class Supervisor:
         return now >= self._due or bool(self._first and quiet and now >= self._rest)
 
     def _act(self, verb: str, *more: str) -> int:
-        """Have a child act, and return its exit code.
-
-        A stop ends a child that installs or checks, and so does the end of its time. A child that does not
-        end then is killed, except in a step: the child only reads, from a disk without answers.
-        """
+        """Have a child act, and return its exit code."""
         began = monotonic()
-        told = False
-        patient_until = 0.0
-        killed_at = 0.0
         answer = os.memfd_create("answer")
         self._acting = self.start(verb, *more, answer=answer)
-        self._status = 127 << 8
-        while self._acting:
-            self._turn(STOPS_S if told else COMPARE_S)
-            now = monotonic()
-            late = self._stop_at or (verb != "install" and now > began + self._hung_s)
-            if not self._acting or not late or verb == "stop":
-                continue
-            if not told:
-                told = True
-                os.kill(self._acting, signal.SIGTERM)
-                os.kill(self._acting, signal.SIGCONT)
-                _remove(self._ready)
-            if not patient_until or os.pread(answer, 1, 0) == IN_STEP:
-                patient_until = now + KILL_S
-            elif not killed_at and now > patient_until:
-                killed_at = now
-                os.kill(self._acting, signal.SIGKILL)
-            elif killed_at and now > killed_at + GONE_S:
-                # The kernel waits for a disk; after that the killed child does nothing any more.
-                self._acting = 0
-                self._status = signal.SIGKILL
+        self._status = NOT_STARTED
+        while self._acting and not self._must_end(verb, began):
+            self._turn(COMPARE_S)
+        was_killed = bool(self._acting) and self._end_acting(answer)
         self._answer = os.pread(answer, os.fstat(answer).st_size, len(IN_STEP))
         os.close(answer)
         if os.WIFSIGNALED(self._status):
             self.log("child killed", verb, _describe_end(self._status))
-        if killed_at and self._stop_at:
+        if was_killed and self._stop_at:
             return STOPPED
         return os.waitstatus_to_exitcode(self._status)
+
+    def _must_end(self, verb: str, began: float) -> bool:
+        """Tell whether the child that acts has to end: a stop is pending, or the child takes too long."""
+        if verb == "stop":
+            return False
+        if self._stop_at:
+            return True
+        return verb != "install" and monotonic() > began + self._hung_s
+
+    def _end_acting(self, answer: int) -> bool:
+        """End the child that acts: tell it to end, then kill it, then leave it behind.
+
+        Return whether it had to be killed. A child in a step is not killed. Between two steps a child only
+        reads; one that does not end then may wait for a disk that does not answer.
+        """
+        os.kill(self._acting, signal.SIGTERM)
+        os.kill(self._acting, signal.SIGCONT)
+        _remove(self._ready)
+        self._await_end(KILL_S, answer)
+        if not self._acting:
+            return False
+        os.kill(self._acting, signal.SIGKILL)
+        self._await_end(GONE_S, answer)
+        if self._acting:
+            # The kernel waits for a disk; after that the killed child does nothing any more.
+            self._acting = 0
+            self._status = LEFT_BEHIND
+        return True
+
+    def _await_end(self, seconds: float, answer: int) -> None:
+        """Wait for the end of the child that acts, for ``seconds`` after its last step at most."""
+        until = monotonic() + seconds
+        while self._acting and monotonic() <= until:
+            self._turn(STOPS_S)
+            if os.pread(answer, 1, 0) == IN_STEP:
+                until = monotonic() + seconds
 
     def start(self, verb: str, *more: str, answer: int = -1) -> int:
         """Start a child; a child with an ``answer`` holds the ledger's lock as well."""
