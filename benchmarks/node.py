@@ -14,7 +14,7 @@ from benchmarks.rows import Row
 from benchmarks.start import START, Cost, over
 from installer.lifecycle.last_check import LastCheck
 from installer.model.files import dumps, loads
-from installer.supervisor import CHECK_S, COMPARE_S, QUIET_S
+from installer.watch import CHECK_S, COMPARE_S, QUIET_S
 from tests.engines.cache import locked
 from tests.engines.configs import CONTAINERD
 from tests.engines.conftest import missing, on_the_day

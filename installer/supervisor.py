@@ -11,11 +11,7 @@ from contextlib import suppress
 from select import select
 from time import gmtime, monotonic, sleep, strftime
 
-from installer.watch import HeldLock, Watch, fingerprint
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is not loaded to wait
-    from installer.watch import Place
+from installer.watch import CHECK_S, COMPARE_S, QUIET_S, HeldLock, NextCheck, Watch
 
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
@@ -37,10 +33,6 @@ BETWEEN_STEPS = b"0"
 NOT_STARTED = 127 << 8  # exit code 127
 LEFT_BEHIND = int(signal.SIGKILL)  # death by this signal
 HUNG = "killed because it hung"  # the end of a child that gave no sign of life
-COMPARE_S = 2.0  # between two looks at the node
-QUIET_S = 1.0  # without a further change before a check begins
-UNQUIET_S = 10.0  # of changes, after which a check begins all the same
-CHECK_S = 120.0  # the longest time between two checks
 # A pause doubles, except after a child that has run steadily.
 FIRST_S = 0.1
 LONGEST_S = 60.0
@@ -156,14 +148,8 @@ class Supervisor:
         self._serves = "metrics"  # the verbs of the sidecars to keep
         self._acting = 0  # the pid of the child that acts
         self._status = 0  # the exit status of the last child that acted
-        self._due = 0.0  # when a check is due
-        self._rest = 0.0  # until when changes start no check
-        self._first = 0.0  # since when the node differs
-        self._changed_at = 0.0  # when the node last changed
-        self._baseline = ""  # the fingerprint of an unchanged node
-        self._last = ""  # the last fingerprint
+        self._next_check = NextCheck(Watch(), 0.0)  # replaced at the answer of each check
         self._answer = b""  # of the last check
-        self._places: tuple[Place, ...] = ()  # the watched places
 
     def run(self) -> int:
         """Install, wait and check until a stop; return the exit code."""
@@ -191,12 +177,11 @@ class Supervisor:
         again = False
         self._learn()
         while not self._stop_at:
-            pause_s = QUIET_S if self._first else COMPARE_S
-            self._turn(min(pause_s, self._due - monotonic()))
+            self._turn(self._next_check.pause_s(monotonic()))
             if self._pidfile.renew():
                 os.write(self._pidfile.fd, b"%d\n" % self._pid)
             self._lock.renew()
-            if self._stop_at or not (self._asked or self._is_due(monotonic())):
+            if self._stop_at or not (self._asked or self._next_check.has_come(monotonic())):
                 continue
             asked = self._asked
             self._asked = False
@@ -215,8 +200,7 @@ class Supervisor:
             else:
                 retry_s = min(2 * retry_s or QUIET_S, CHECK_S)
                 _remove(self._ready)
-                self._due = monotonic() + retry_s
-                self._baseline = self._last
+                self._next_check.postpone(monotonic() + retry_s)
         return OK
 
     def _stop(self) -> int:
@@ -243,29 +227,10 @@ class Supervisor:
                 sidecar.end()
 
     def _learn(self) -> None:
-        """Take over a child's answer: baseline, places, sidecars, and when the next child is due."""
+        """Take over a child's answer: when the next check begins, and which sidecars run until then."""
         watch = Watch.decode(self._answer)
-        now = monotonic()
-        self._places = watch.places
-        self._baseline = watch.baseline
-        self._due = now + min(watch.due_s or CHECK_S, CHECK_S)
-        self._rest = now + watch.rest_s
+        self._next_check = NextCheck(watch, monotonic())
         self._serves = watch.sidecars
-        self._last = ""
-        self._first = 0.0
-
-    def _is_due(self, now: float) -> bool:
-        """Tell whether a check is due, by the time or by a change of the node after which nobody writes."""
-        current = fingerprint(self._places)
-        if current != self._last:
-            self._last = current
-            self._changed_at = now
-        if current == self._baseline:
-            self._first = 0.0
-        elif not self._first:
-            self._first = now
-        quiet = now - self._changed_at >= QUIET_S or now - self._first >= UNQUIET_S
-        return now >= self._due or bool(self._first and quiet and now >= self._rest)
 
     def _act(self, verb: str, *more: str) -> int:
         """Have a child act, and return its exit code."""
@@ -381,7 +346,7 @@ class Supervisor:
             if os.WIFSIGNALED(status):
                 self.log("child killed", sidecar.verb, _describe_end(status))
             if sidecar.verb == "nri" and not os.WIFSTOPPED(status):
-                self._due = 0.0  # a node without its plugin is not ready
+                self._next_check.due = 0.0  # a node without its plugin is not ready
         if pid == self._acting and not os.WIFSTOPPED(status):
             self._acting = 0
             self._status = status

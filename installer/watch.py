@@ -1,7 +1,7 @@
 """Watch places and locks while ``run`` waits: the fingerprint of places, and locks that may lose their names.
 
 This module imports the standard library alone. A check names the places in a ``Watch``, and ``supervisor``
-compares their fingerprint every other second.
+compares their fingerprint every other second to know when the ``NextCheck`` begins.
 """
 
 import os
@@ -26,6 +26,10 @@ EXISTENCE = "existence"  # a path that must exist
 FILE_SYSTEM = "file system"  # a path whose file system must stay mounted as it is, with room in it
 METRICS = "metrics"  # the sidecar that runs from the beginning of ``run``
 SIDECARS = "metrics nri"
+COMPARE_S = 2.0  # between two looks at the node
+QUIET_S = 1.0  # without a further change before a check begins
+UNQUIET_S = 10.0  # of changes, after which a check begins all the same
+CHECK_S = 120.0  # the longest time between two checks
 FEW = 16  # inodes: with 6 no container starts
 LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB a container with a small config does
 
@@ -107,6 +111,49 @@ class Watch:
         baseline, due_s, rest_s, sidecars, *words = os.fsdecode(message).split("\0")
         places = list(zip(words[::2], words[1::2], strict=True))
         return cls(places, baseline=baseline, due_s=float(due_s), rest_s=float(rest_s), sidecars=sidecars)
+
+
+class NextCheck:
+    """When the next check begins: at a certain time, or earlier after a change of the node.
+
+    A changed node is checked as soon as nothing has changed for ``QUIET_S``, or after ``UNQUIET_S``. A node
+    that has changed back is not checked. Times are those of ``time.monotonic``.
+    """
+
+    def __init__(self, watch: Watch, now: float) -> None:
+        self.due = now + min(watch.due_s or CHECK_S, CHECK_S)  # when it begins without a change
+        self._rest_until = now + watch.rest_s  # before that time no change starts a check
+        self._places = watch.places
+        self._baseline = watch.baseline
+        self._last_seen = ""  # the fingerprint at the last look
+        self._changed_at = 0.0  # when a look last found another fingerprint
+        self._differs_since = 0.0  # when the node began to differ from the baseline; 0 while it does not
+
+    def pause_s(self, now: float) -> float:
+        """Return the seconds until the next look at the node."""
+        pause_s = QUIET_S if self._differs_since else COMPARE_S
+        return min(pause_s, self.due - now)
+
+    def has_come(self, now: float) -> bool:
+        """Look at the node; tell whether the check begins now."""
+        current = fingerprint(self._places)
+        if current != self._last_seen:
+            self._last_seen = current
+            self._changed_at = now
+        if current == self._baseline:
+            self._differs_since = 0.0
+        elif not self._differs_since:
+            self._differs_since = now
+        if now >= self.due:
+            return True
+        if not self._differs_since or now < self._rest_until:
+            return False
+        return now - self._changed_at >= QUIET_S or now - self._differs_since >= UNQUIET_S
+
+    def postpone(self, until: float) -> None:
+        """Wait for a time, or for a further change: the last check has failed."""
+        self.due = until
+        self._baseline = self._last_seen
 
 
 def fingerprint(places: "Sequence[Place]") -> str:

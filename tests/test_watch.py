@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,7 @@ import pytest
 
 from installer import watch
 from installer.host.sockets import has_closed
-from installer.supervisor import CHECK_S, QUIET_S, UNQUIET_S, Supervisor
-from installer.watch import Watch, fingerprint
+from installer.watch import CHECK_S, QUIET_S, UNQUIET_S, NextCheck, Watch, fingerprint
 
 Act = Callable[[Path], object]
 
@@ -125,18 +125,17 @@ def test_the_supervisor_reads_what_a_check_sends() -> None:
     assert vars(Watch.decode(Watch().encode())) == vars(Watch())
 
 
-class Clocked(Supervisor):
-    """A supervisor whose check has answered now, and that is asked at given seconds from then on."""
+class Clocked:
+    """A check that has answered now, and is asked at given seconds from then on when the next one begins."""
 
     def __init__(self, place: Path, due_s: float = 0.0, rest_s: float = 0.0) -> None:
         places = [(watch.DIRECTORY, str(place))]
-        self._answer = Watch(places, baseline=fingerprint(places), due_s=due_s, rest_s=rest_s).encode()
-        self._changed_at = 0.0
-        self._learn()
-        self._at = self._due - min(due_s or CHECK_S, CHECK_S)
+        answer = Watch(places, baseline=fingerprint(places), due_s=due_s, rest_s=rest_s)
+        self._at = time.monotonic()
+        self._next_check = NextCheck(Watch.decode(answer.encode()), self._at)
 
     def checks(self, second: float) -> bool:
-        return self._is_due(self._at + second)
+        return self._next_check.has_come(self._at + second)
 
 
 def test_a_change_is_checked_when_nobody_has_written_for_a_second(place: Path) -> None:
