@@ -177,7 +177,7 @@ class Supervisor:
         again = False
         self._learn()
         while not self._stop_at:
-            self._turn(self._next_check.pause_s(monotonic()))
+            self._sleep(self._next_check.pause_s(monotonic()))
             if self._pidfile.renew():
                 os.write(self._pidfile.fd, b"%d\n" % self._pid)
             self._lock.renew()
@@ -239,7 +239,7 @@ class Supervisor:
         self._acting = self.start(verb, *more, answer=answer)
         self._status = NOT_STARTED
         while self._acting and not self._must_end(verb, began):
-            self._turn(COMPARE_S)
+            self._sleep(COMPARE_S)
         was_killed = bool(self._acting) and self._end_acting(answer)
         self._answer = os.pread(answer, os.fstat(answer).st_size, len(IN_STEP))
         os.close(answer)
@@ -281,7 +281,7 @@ class Supervisor:
         """Wait for the end of the child that acts, for ``seconds`` after its last step at most."""
         until = monotonic() + seconds
         while self._acting and monotonic() <= until:
-            self._turn(STOPS_S)
+            self._sleep(STOPS_S)
             if os.pread(answer, 1, 0) == IN_STEP:
                 until = monotonic() + seconds
 
@@ -318,8 +318,11 @@ class Supervisor:
         else:
             _write(f'warning: {event} child={verb} reason="{reason}"')
 
-    def _turn(self, seconds: float) -> None:
-        """Wait ``seconds`` or for a signal, then reap ended children: as pid 1 this process reaps all."""
+    def _sleep(self, seconds: float) -> None:
+        """Keep the sidecars, sleep ``seconds`` or until a signal, and reap ended children.
+
+        As pid 1 this process reaps the children of all others, too.
+        """
         for sidecar in self._sidecars:
             if sidecar.verb in self._serves:
                 sidecar.keep(monotonic())
