@@ -11,7 +11,7 @@ from contextlib import suppress
 from select import select
 from time import gmtime, monotonic, sleep, strftime
 
-from installer.watch import CHECK_S, COMPARE_S, QUIET_S, HeldLock, NextCheck, Watch
+from installer.watch import CHECK_S, COMPARE_S, METRICS, NRI, QUIET_S, HeldLock, NextCheck, Watch
 
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
@@ -141,11 +141,11 @@ class Supervisor:
         self._leftovers = rest[:leftover_count]  # files to remove at the end
         self._command = rest[leftover_count:]  # the beginning of the command of a child
         self._pid = os.getpid()
-        self._sidecars = [Sidecar(verb, self, asked=verb == "nri") for verb in sidecars.split()]
+        self._sidecars = [Sidecar(verb, self, asked=verb == NRI) for verb in sidecars.split()]
         self._log_format = log_format
         self._stop_at = 0.0  # when a stop was requested
         self._asked = False  # a check was requested
-        self._serves = "metrics"  # the verbs of the sidecars to keep
+        self._kept_verbs = [METRICS]  # of the sidecars that are kept running
         self._acting = 0  # the pid of the child that acts
         self._status = 0  # the exit status of the last child that acted
         self._next_check = NextCheck(Watch(), 0.0)  # replaced at the answer of each check
@@ -159,7 +159,7 @@ class Supervisor:
             code = self._wait(installed=code == OK) or self._stop()
         elif code == STOPPED:
             code = self._stop()
-        self._end("metrics nri")
+        self._end_sidecars(METRICS, NRI)
         if code == HANDED_OVER:
             if self._highest_exit < UNDO_INCOMPLETE:  # NVIDIA's command line has codes for errors only
                 return OK
@@ -206,13 +206,13 @@ class Supervisor:
     def _stop(self) -> int:
         """Have a child carry out the stop; the NRI plugin ends last, to refuse requests until then."""
         self._stop_at = self._stop_at or monotonic()
-        self._serves = ""
-        self._end("metrics")
+        self._kept_verbs = []
+        self._end_sidecars(METRICS)
         code = self._act("stop", str(self._stop_at), FIRST_TRY)
         if not OK <= code <= HANDED_OVER:  # the child was killed, or not started: memory may be short
             self.log("undo started again", "stop", "without a search of the node, and without waits")
             code = self._act("stop", str(self._stop_at), AGAIN)
-        self._end("nri")
+        self._end_sidecars(NRI)
         _remove(*self._leftovers)
         if code in {OK, LOCKED, HANDED_OVER}:
             return code
@@ -221,7 +221,7 @@ class Supervisor:
             _write(f"toolkit-installer: {problem}; put the program back if it is gone, then run uninstall")
         return UNDO_INCOMPLETE
 
-    def _end(self, verbs: str) -> None:
+    def _end_sidecars(self, *verbs: str) -> None:
         for sidecar in self._sidecars:
             if sidecar.verb in verbs:
                 sidecar.end()
@@ -230,7 +230,7 @@ class Supervisor:
         """Take over a child's answer: when the next check begins, and which sidecars run until then."""
         watch = Watch.decode(self._answer)
         self._next_check = NextCheck(watch, monotonic())
-        self._serves = watch.sidecars
+        self._kept_verbs = watch.sidecars.split()
 
     def _act(self, verb: str, *more: str) -> int:
         """Have a child act, and return its exit code."""
@@ -297,7 +297,7 @@ class Supervisor:
             fds = [fd for fd in (answer, self._lock.fd) if answer >= 0 and fd >= 0]
             for fd in (*fds, self._options):
                 os.set_inheritable(fd, True)
-            plugin_ends = [str(sidecar.ends) for sidecar in self._sidecars if sidecar.verb == "nri"] or ["0"]
+            plugin_ends = [str(sidecar.ends) for sidecar in self._sidecars if sidecar.verb == NRI] or ["0"]
             words = [verb, f"/proc/self/fd/{self._options}", " ".join(map(str, fds)), *plugin_ends]
             # The pid is an argument, because a child that asks for its parent may already have another one.
             words.append(str(self._pid))
@@ -324,7 +324,7 @@ class Supervisor:
         As pid 1 this process reaps the children of all others, too.
         """
         for sidecar in self._sidecars:
-            if sidecar.verb in self._serves:
+            if sidecar.verb in self._kept_verbs:
                 sidecar.keep(monotonic())
                 wait_s = COMPARE_S if sidecar.pid else sidecar.due - monotonic()
                 seconds = min(seconds, wait_s)
@@ -348,7 +348,7 @@ class Supervisor:
             sidecar.note(status, monotonic())
             if os.WIFSIGNALED(status):
                 self.log("child killed", sidecar.verb, _describe_end(status))
-            if sidecar.verb == "nri" and not os.WIFSTOPPED(status):
+            if sidecar.verb == NRI and not os.WIFSTOPPED(status):
                 self._next_check.due = 0.0  # a node without its plugin is not ready
         if pid == self._acting and not os.WIFSTOPPED(status):
             self._acting = 0

@@ -24,8 +24,10 @@ DIRECTORY = "directory"  # all files of a directory
 NAMES = "names"  # all files with paths of this beginning
 EXISTENCE = "existence"  # a path that must exist
 FILE_SYSTEM = "file system"  # a path whose file system must stay mounted as it is, with room in it
-METRICS = "metrics"  # the sidecar that runs from the beginning of ``run``
-SIDECARS = "metrics nri"
+# Verbs of sidecars.
+METRICS = "metrics"  # it runs from the beginning of ``run``
+NRI = "nri"
+SIDECARS = f"{METRICS} {NRI}"
 COMPARE_S = 2.0  # between two looks at the node
 QUIET_S = 1.0  # without a further change before a check begins
 UNQUIET_S = 10.0  # of changes, after which a check begins all the same
