@@ -49,14 +49,14 @@ GONE_S = 2.0  # from the kill of a child until it is left behind
 class Sidecar:
     """A child beside the waiting ``run``; it is started again after an end or a hang.
 
-    An ``asked`` child has to give signs of life: the child wakes every other second by itself, and the kernel
-    counts the waits.
+    A ``probed`` child is killed without a sign of life. A child that does not hang wakes every other second,
+    and the kernel counts its waits: a count that stays the same for ``ANSWER_S`` shows a hang.
     """
 
-    def __init__(self, verb: str, run: "Supervisor", *, asked: bool) -> None:
+    def __init__(self, verb: str, run: "Supervisor", *, probed: bool) -> None:
         self.verb = verb
         self._run = run
-        self._asked = asked
+        self._probed = probed
         self.pid = 0  # 0: it does not run
         self.ends = 0
         self.due = 0.0  # the time of its next start
@@ -75,7 +75,7 @@ class Sidecar:
             self._ended = "-"
             self._ask_at = now + ASK_S
             self._waits = ""
-        elif self.pid and self._asked and now >= self._ask_at:
+        elif self.pid and self._probed and now >= self._ask_at:
             self._look_for_life(now)
 
     def _look_for_life(self, now: float) -> None:
@@ -141,7 +141,7 @@ class Supervisor:
         self._leftovers = rest[:leftover_count]  # files to remove at the end
         self._command = rest[leftover_count:]  # the beginning of the command of a child
         self._pid = os.getpid()
-        self._sidecars = [Sidecar(verb, self, asked=verb == NRI) for verb in sidecars.split()]
+        self._sidecars = [Sidecar(verb, self, probed=verb == NRI) for verb in sidecars.split()]
         self._log_format = log_format
         self._stop_at = 0.0  # when a stop was requested
         self._asked = False  # a check was requested

@@ -146,7 +146,7 @@ class Beside(Supervisor):
 
     def __init__(self, code: str) -> None:
         self._code, self.pids, self.ended = code, list[int](), list[str]()
-        self.sidecar = Sidecar("nri", self, asked=True)
+        self.sidecar = Sidecar("nri", self, probed=True)
 
     def start(self, verb: str, *more: str, answer: int = -1) -> int:  # noqa: ARG002 - as one that acts
         self.ended += more
