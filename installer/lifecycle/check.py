@@ -79,7 +79,7 @@ def take_fingerprint(work: Work) -> str:
     return fingerprint(_Check(work, asked=False).places())
 
 
-def wait_for_owner(work: Work, error: InstallerError, fingerprint_before: str, reason: str) -> Watch:
+def publish_wait(work: Work, error: InstallerError, fingerprint_before: str, reason: str) -> Watch:
     """Publish the reason why an install waits; return the paths to watch until the next try.
 
     Args:
@@ -93,9 +93,9 @@ def wait_for_owner(work: Work, error: InstallerError, fingerprint_before: str, r
     check.baseline = Baseline.BEFORE_CHECK
     # An engine that its owner restarts does not answer for a moment.
     if isinstance(error, TurnWaitError):
-        answer = check.await_turn(error, is_new=not reason)
+        answer = check.end_waiting_for_turn(error, is_new=not reason)
     elif error.code in OWNERS_ACTS:
-        answer = check.await_owner(error, is_new=not reason)
+        answer = check.end_waiting_for_owner(error, is_new=not reason)
     else:
         answer = check.fail(error)
     if work.ledger.record.nri is None:  # no earlier install needs the NRI plugin, and this one has not begun
@@ -188,7 +188,7 @@ class _Check:
             plan = self.work.plan()
         except InstallerError as error:
             if error.code in OWNERS_ACTS:
-                return self.await_owner(error, is_new=False)
+                return self.end_waiting_for_owner(error, is_new=False)
             # Name the first configured engine instead of "no engine".
             if error.code == "engine-not-found" and self.record.engines:
                 raise engine_checks.explain_stopped(self.host, self.record.engines[0]) from error
@@ -202,7 +202,7 @@ class _Check:
         try:
             admitted = self.work.turns.admit(plan, self.work.plan, asked=self.result.asked)
         except TurnWaitError as error:
-            return self.await_turn(error, is_new=False)
+            return self.end_waiting_for_turn(error, is_new=False)
         if admitted is not plan:
             plan = admitted
             drifted = drift.Drifted.of(plan, self.record, self.previous.edited_configs)
@@ -342,7 +342,7 @@ class _Check:
         )
         return failures
 
-    def await_owner(self, error: InstallerError, *, is_new: bool) -> Watch:
+    def end_waiting_for_owner(self, error: InstallerError, *, is_new: bool) -> Watch:
         """Publish a problem for the owner; a node with the ledger's runtimes in force stays ready.
 
         Nothing was changed. The problem is logged and counted once, not at each try.
@@ -364,7 +364,7 @@ class _Check:
         self.keep_install(reason, error.watched, 0.0, counts=is_new)
         return self.end()
 
-    def await_turn(self, error: TurnWaitError, *, is_new: bool) -> Watch:
+    def end_waiting_for_turn(self, error: TurnWaitError, *, is_new: bool) -> Watch:
         """Publish that the node waits for a turn; a node with the ledger's runtimes in force stays ready.
 
         Nothing was changed. Each change of the reason is logged, except a change of the other nodes that

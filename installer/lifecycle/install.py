@@ -32,7 +32,7 @@ from installer.host.files import Host
 from installer.host.kubernetes import Api
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import readiness, uninstall
-from installer.lifecycle.check import Work, check_node, conclude_install, take_fingerprint, wait_for_owner
+from installer.lifecycle.check import Work, check_node, conclude_install, publish_wait, take_fingerprint
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
 from installer.lifecycle.mounts import list_mounts, refuse_other_mounts, refuse_unread_configs
@@ -232,7 +232,7 @@ def first_install(options: Options, reason: str = "") -> int:
                 ledger.stays = True
                 if begun:
                     work.turns.give_back()
-                watch = wait_for_owner(work, error, before, reason)
+                watch = publish_wait(work, error, before, reason)
                 _answer(watch, tells=asked or not reason)
                 return WAITING
             work.turns.settle(failure=str(error))

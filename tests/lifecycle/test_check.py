@@ -253,7 +253,7 @@ PENDING = InstallerError(
 def waits(node: Node, reason: str = "", error: InstallerError = PENDING) -> Watch:
     """Let an install be refused."""
     before = check.take_fingerprint(node.work())
-    return check.wait_for_owner(node.work(), error, before, reason)
+    return check.publish_wait(node.work(), error, before, reason)
 
 
 def socket_of(root: Path) -> tuple[str, str]:
