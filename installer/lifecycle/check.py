@@ -228,7 +228,7 @@ class _Check:
             if plan.pending:  # a turn for a restart that has to wait is another node's
                 self.work.turns.give_back()
             return self.end_unready(reason, monotonic() + PENDING_S)
-        return self.end(plan)
+        return self.end_proven(plan)
 
     def publish_success(self, plan: Plan) -> None:
         refusing = [each.name for each in self.result.engines if each.start_failure]
@@ -285,7 +285,7 @@ class _Check:
             # The next check comes soon, because a reload changes no file.
             self.result = self.result.without_problem()
             self.note_pace(next_check_s=monotonic() + IGNORED_S)
-            return self.end(untouched)
+            return self.end_proven(untouched)
         problem = Problem.of(reason)
         known = self.previous.problem
         if known is None or (problem.code, problem.text) != (known.code, known.text):
@@ -298,7 +298,8 @@ class _Check:
         """Publish why the node is not ready, and when the next check begins."""
         self.withdraw()
         self.result = self.result.with_error(reason).with_pace(next_check_s=next_check_s)
-        return self.end()
+        answer, _ = self.publish_result()
+        return answer
 
     def fail(self, error: InstallerError) -> Watch:
         """Publish why the check has failed; each failure in a row delays the next check further."""
@@ -361,8 +362,7 @@ class _Check:
                 "waiting for the owner", code=reason.code, problem=reason.problem, remedy=reason.remedy
             )
             log_others(error)
-        self.keep_install(reason, error.watched, 0.0, counts=is_new)
-        return self.end()
+        return self.end_waiting(reason, error.watched, 0.0, counts=is_new)
 
     def end_waiting_for_turn(self, error: TurnWaitError, *, is_new: bool) -> Watch:
         """Publish that the node waits for a turn; a node with the ledger's runtimes in force stays ready.
@@ -376,13 +376,12 @@ class _Check:
         """
         if is_new or self.result.asked or self.previous.turn.told != error.told:
             log.warning("waiting for a turn", code=error.code, problem=error.problem, remedy=error.remedy)
-        self.keep_install(error, (), error.next_try_s, counts=False)
-        return self.end()
+        return self.end_waiting(error, (), error.next_try_s, counts=False)
 
-    def keep_install(
+    def end_waiting(
         self, reason: InstallerError, awaited: "tuple[watch.Place, ...]", next_check_s: float, *, counts: bool
-    ) -> None:
-        """Note why the next change waits; a node with the ledger's runtimes in force stays ready.
+    ) -> Watch:
+        """Publish why the next change waits; a node with the ledger's runtimes in force stays ready.
 
         Args:
             reason: the reason.
@@ -407,53 +406,78 @@ class _Check:
         metrics.publish_waiting(
             self.host, self.options, self.work.ledger, reason, serving, is_new=counts, ready=keeps_install
         )
+        answer, ready = self.publish_result()
+        if not keeps_install:
+            return answer
+        if ready:
+            readiness.publish(self.host, self.options.ready_file, self.record)
+        else:
+            self.withdraw()
+        answer.places += tuple(self.list_published())
+        return answer
 
-    def end(self, proven: Plan | None = None) -> Watch:
-        """Publish the check and, last, readiness; return the paths to watch.
+    def end_proven(self, plan: Plan) -> Watch:
+        """Publish the check after a plan that was carried out, with its engines serving, then readiness."""
+        if not plan.unverified_engines:
+            self.work.turns.note_proof(plan)
+        answer, ready = self.publish_result(
+            changed=bool(plan.steps), specification_problem=plan.specification_problem
+        )
+        self.publish_readiness(plan, ready=ready)
+        answer.due_s = self.settle_turn(answer.due_s)  # after readiness, for the API may be slow
+        answer.places += tuple(self.list_published())
+        return answer
+
+    def publish_result(
+        self, *, changed: bool = False, specification_problem: InstallerError | None = None
+    ) -> tuple[Watch, bool]:
+        """Publish the check; return what to watch, and whether nothing keeps the node from being ready.
+
+        The fingerprint is taken first: what changes while the check is published starts the next check. The
+        installation is judged last, because the judgement reads the published check.
 
         Args:
-            proven: the plan that was carried out, with its engines serving; None if the node is not ready, or
-                is ready with what an earlier install has left.
+            changed: the check has changed the node.
+            specification_problem: the failure of nvidia-ctk.
         """
         moment = monotonic()
-        if proven is not None and not proven.unverified_engines:
-            self.work.turns.note_proof(proven)
-        idle_checks = self.list_idle_checks(changed=proven is not None and bool(proven.steps))
-        self.note_findings(proven)
+        idle_checks = self.list_idle_checks(changed=changed)
+        self.note_findings(specification_problem)
         self.note_pace(
             idle_checks=idle_checks[-KEPT_CHECKS:],
             repairs=drift.select_recent(self.result.pace.repairs, moment),
         )
-        watched = list(self.places())
-        fingerprint_after = fingerprint(watched)
-        self.publish()
-
+        places = list(self.places())
+        fingerprint_after = fingerprint(places)
+        self.write_result()
         files_good, ready = self.judge_installation()
-        baseline = self.choose_baseline(fingerprint_after, files_good=files_good)
-        due_s = self.find_next_check(moment)
-        if proven is not None:
-            self.publish_readiness(proven, ready=ready)
-            due_s = self.settle_turn(due_s)  # after readiness, for the API may be slow
-        elif self.result.keeps_install:
-            self.publish_kept_readiness(ready=ready)
-        watched += self.list_existing(with_published=proven is not None or self.result.keeps_install)
-        return Watch(watched, baseline=baseline, due_s=due_s, rest_s=drift.rest_s(idle_checks, moment))
 
-    def publish(self) -> None:
-        """Publish the check, on which no node depends: a full disk is only told."""
+        for engine in self.result.engines:
+            if engine.process:  # the end of the process starts a check
+                places.append((watch.EXISTENCE, engine.process))
+        answer = Watch(
+            places,
+            baseline=self.choose_baseline(fingerprint_after, files_good=files_good),
+            due_s=self.find_next_check(moment),
+            rest_s=drift.rest_s(idle_checks, moment),
+        )
+        return answer, ready
+
+    def write_result(self) -> None:
+        """Replace the file of the last check. A full disk is only logged, for no node depends on the file."""
         try:
             publish_check(self.host, self.options.state_file, self.result)
         except InstallerError as error:
             log.warning("check result not written", error=error)
 
-    def note_findings(self, proven: Plan | None) -> None:
+    def note_findings(self, specification_problem: InstallerError | None) -> None:
         """Note what the check has found besides the engines."""
-        specification_problem: Problem | None = None
-        if proven is not None and proven.specification_problem is not None:
-            specification_problem = Problem.of(proven.specification_problem)
+        problem: Problem | None = None
+        if specification_problem is not None:
+            problem = Problem.of(specification_problem)
         self.note(
             by_cdi=self.record.cdi is not None,
-            specification_problem=specification_problem,
+            specification_problem=problem,
             edited_configs=tuple(self.list_edited()),
             turn=self.work.turns.state,
         )
@@ -466,26 +490,22 @@ class _Check:
             return drift.UNMADE_S
         return 0.0
 
-    def list_existing(self, *, with_published: bool) -> "Iterator[watch.Place]":
-        """Yield the places whose end starts a check: engines' processes, and the files of a ready node.
+    def list_published(self) -> "Iterator[watch.Place]":
+        """Yield the published files of a ready node; the loss of such a file starts a check.
 
         The check itself makes these files, so they are no part of the fingerprint.
         """
-        for engine in self.result.engines:
-            if engine.process:
-                yield watch.EXISTENCE, engine.process
-        if with_published:
-            for path in (self.options.ready_file, *self.record.published):
-                local = self.host.local_path(path, last=False)
-                if local.exists():
-                    yield watch.EXISTENCE, str(local)
+        for path in (self.options.ready_file, *self.record.published):
+            local = self.host.local_path(path, last=False)
+            if local.exists():
+                yield watch.EXISTENCE, str(local)
 
     def settle_turn(self, due_s: float) -> float:
         """Settle the turn of this node; return when the next check is due, 0 for the usual time."""
         settle_s = self.work.turns.settle()
         if self.work.turns.state != self.result.turn:
             self.note(turn=self.work.turns.state)
-            self.publish()
+            self.write_result()
         if not settle_s:
             return due_s
         return max(1.0, min(due_s or settle_s, settle_s))
@@ -518,13 +538,6 @@ class _Check:
             readiness.publish(self.host, self.options.ready_file, self.record)
             if self.previous.problem:  # the log must not end with that problem
                 log.info("node became ready again", engines=sorted(proven.engines))
-
-    def publish_kept_readiness(self, *, ready: bool) -> None:
-        """Publish readiness for the ledger's runtimes while the next change waits for the owner."""
-        if ready:
-            readiness.publish(self.host, self.options.ready_file, self.record)
-        else:
-            self.withdraw()
 
     def list_edited(self) -> Iterator[str]:
         """Yield the configs with more in them than our text; of a removed config, the last check knows."""
