@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from functools import partial
 from typing import Final, NoReturn
 
@@ -52,6 +53,14 @@ HUNG_S: Final = 300.0  # the longest time of a child other than the install, wit
 # For one engine: for an answer; then after its restart, and after the restart of a roll-back, for the engine
 # and for the units that systemd restarts along.
 WAITS: Final = 5
+
+
+class _Progress(Enum):
+    """How far the install of a ``run`` has come."""
+
+    PLANNING = auto()  # the host is as before
+    CHANGING = auto()  # a failure is rolled back
+    INSTALLED = auto()  # a failure keeps everything, because the engines serve
 
 
 def install(options: Options) -> Exit:
@@ -136,7 +145,7 @@ def _refuse_failed(host: Host, options: Options, ledger: Ledger) -> None:
     try:
         _plan(host, options, ledger)
     except InstallerError as error:
-        if not _awaits_owner(error, begun=False):
+        if not _may_wait(error, _Progress.PLANNING):
             if ledger.record.failed is not None:
                 open_turns(host, options, ledger).settle(failure=f"cannot {ledger.record.failed.problem}")
             raise
@@ -190,9 +199,9 @@ def _claim_files(host: Host, options: Options, ledger: Ledger) -> None:
 def first_install(options: Options, reason: str = "") -> int:
     """Install and publish readiness, as the first child of ``run``; return OK or WAITING.
 
-    An install that is refused for what only the owner can change has changed nothing, and waits: ``run``
-    starts it again. Then it waits for any other reason as well, before its first step: the owner is at work,
-    and the engine may be down for a moment.
+    An install that is refused for a reason that only the owner can remove has changed nothing, and waits:
+    ``run`` starts it again after a change of the node. An install that was started again also waits if it is
+    refused for any other reason: the owner is at work, and the engine may be down for a moment.
 
     Args:
         options: the options of ``run``.
@@ -207,8 +216,7 @@ def first_install(options: Options, reason: str = "") -> int:
     asked = reason == "asked"
     if asked:  # for a user's request no restart is postponed
         options = options.at_once
-    begun = False
-    installed = False
+    progress = _Progress.PLANNING
     with open_as_child(host, options, supervision.raise_if_stopped) as ledger:
         work = _work(host, options, ledger)
         before = take_fingerprint(work)
@@ -217,20 +225,20 @@ def first_install(options: Options, reason: str = "") -> int:
                 plan = _find_plan(host, options, ledger, awaits_others=not asked)
                 plan = work.turns.admit(plan, work.plan, asked=asked or not reason)
                 record = ledger.record
-                begun = True
+                progress = _Progress.CHANGING
                 plan = _carry_out_install(host, options, ledger, plan)
-                installed = True
+                progress = _Progress.INSTALLED
                 _answer(conclude_install(work, plan, asked=asked))
         except StoppedError:
-            if begun and ledger.record == record:  # the node is as before; else the undo gives the turn back
+            # An unchanged node gives its turn back now, a changed node at its undo.
+            if progress is not _Progress.PLANNING and ledger.record == record:
                 work.turns.give_back(at_stop=True)
             ledger.stays = True  # the undo removes the directories that were made for the pidfile
             raise
         except InstallerError as error:
-            is_again = bool(reason) and not begun
-            if not installed and (is_again or _awaits_owner(error, begun=begun)):
+            if _may_wait(error, progress, is_again=bool(reason)):
                 ledger.stays = True
-                if begun:
+                if progress is _Progress.CHANGING:
                     work.turns.give_back()
                 watch = publish_wait(work, error, before, reason)
                 _answer(watch, tells=asked or not reason)
@@ -238,7 +246,7 @@ def first_install(options: Options, reason: str = "") -> int:
             work.turns.settle(failure=str(error))
             with as_incomplete_undo():
                 uninstall.remove_readiness(host, options, ledger)
-            if installed:  # the engines serve: the next run finds the install, and restarts nothing
+            if progress is _Progress.INSTALLED:  # the next run finds the install, and restarts nothing
                 raise UndoIncompleteError.because(error) from error
             raise
     if options.on_exit is OnExit.AUTO:
@@ -246,18 +254,22 @@ def first_install(options: Options, reason: str = "") -> int:
     return Exit.OK
 
 
-def _awaits_owner(error: InstallerError, *, begun: bool) -> bool:
-    """Tell whether an install waits for the owner after an error, with the host as it was before.
+def _may_wait(error: InstallerError, progress: _Progress, *, is_again: bool = False) -> bool:
+    """Tell whether an install waits after an error, with the host as it was before.
 
     Args:
         error: the error.
-        begun: a step was taken: an engine that was not restarted for this reason right before its restart.
+        progress: how far the install had come.
+        is_again: the install has waited before.
     """
-    if isinstance(error, TurnWaitError):
+    if progress is _Progress.INSTALLED:
+        return False
+    if isinstance(error, TurnWaitError) or (is_again and progress is _Progress.PLANNING):
         return True
     if error.exit is not Exit.FAILED or error.code not in OWNERS_ACTS:
         return False
-    return not begun or isinstance(error, NotBegunError)
+    # A begun install waits if it stopped right before the restart of an engine, for this reason.
+    return progress is _Progress.PLANNING or isinstance(error, NotBegunError)
 
 
 def check(options: Options, *, asked: bool) -> Exit:
