@@ -50,31 +50,37 @@ def find_other_mounts(
         undoes: whether the verb is an undo. An install may write its edits anew where they are gone, as for
             any drift; an undo would take them for removed.
     """
-    init = _find_init_root(host)
-    given = _list_given(host, options)
     for row in record.configs:
         # A specification that is gone names no device any more: no engine waits for its return.
         if not row.written or (row.engine not in ENGINES and host.read(row.path) is None):
             continue
-        path = host.resolve(row.path)
-        mount = _nearest(given, path)
-        former = _nearest(record.mounts, path)
-        is_hosts_own = init is not None and _find_difference(host, init, row.path) is None
-        hidden = None
-        if init is not None and not is_hosts_own and _holds_our_edits(init, row):
-            hidden = _explain_hidden_config(host, options, row)
-        if mount is None and former is None:
-            error = hidden
-        else:
-            has_edits = _holds_our_edits(host, row)
-            if is_hosts_own and has_edits:
-                continue
-            error = _find_better_directory(host, options, row, mount, former) or hidden
-            if error is None and not is_hosts_own and not has_edits:
-                error = _find_missing_edits(row, mount, former, undoes=undoes)
+        error = _find_other_mount(host, options, record, row, undoes=undoes)
         if error is not None:
             return error
     return None
+
+
+def _find_other_mount(
+    host: Host, options: Options, record: Record, row: ConfigRow, *, undoes: bool
+) -> InstallerError | None:
+    """Return the error for one config of ours, as ``find_other_mounts``."""
+    init = _find_init_root(host)
+    path = host.resolve(row.path)
+    mount = _nearest(_list_given(host, options), path)
+    former = _nearest(record.mounts, path)
+    if mount is None and former is None:
+        return _find_hidden_config(host, init, options, row)
+
+    is_hosts_own = init is not None and _find_difference(host, init, row.path) is None
+    has_edits = _holds_our_edits(host, row)
+    if is_hosts_own and has_edits:
+        return None
+    error = _find_better_directory(host, options, row, mount, former)
+    if error is None:
+        error = _find_hidden_config(host, init, options, row)
+    if error is not None or is_hosts_own or has_edits:
+        return error
+    return _find_missing_edits(row, mount, former, undoes=undoes)
 
 
 def _find_better_directory(
@@ -99,7 +105,7 @@ def _find_better_directory(
 
 
 def _find_init_root(host: Host) -> Host | None:
-    """Return the host as its first process sees it; None unless that has the same root.
+    """Return the host as its first process sees it; None unless this process has the same root.
 
     The root of a pod's first process is the pod's, unless the pod shares the host's processes.
     """
@@ -110,8 +116,12 @@ def _find_init_root(host: Host) -> Host | None:
     return None
 
 
-def _explain_hidden_config(host: Host, options: Options, row: ConfigRow) -> InstallerError:
-    """Make the error for a config of ours on a mount of the host that this process does not have."""
+def _find_hidden_config(
+    host: Host, init: Host | None, options: Options, row: ConfigRow
+) -> InstallerError | None:
+    """Return the error for a config of ours on a mount of the host that this process does not have."""
+    if init is None or not _is_another_with_edits(host, init, row):
+        return None
     remedy = f"mount the host's root at {options.host_root} with all mounts below it"
     if options.host_root == ROOT:
         remedy = "run this in the host's mount namespace"
