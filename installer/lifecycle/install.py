@@ -1,7 +1,7 @@
 """The commands that install, and the children of ``run`` that install and check."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 from functools import partial
@@ -36,11 +36,13 @@ from installer.lifecycle import readiness, uninstall
 from installer.lifecycle.check import Work, check_node, conclude_install, publish_wait, take_fingerprint
 from installer.lifecycle.fresh_edits import await_restart, find_fresh_edits
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
+from installer.lifecycle.ledger_access import as_incomplete_undo, open_as_child, open_for_run, open_ledger
 from installer.lifecycle.mounts import list_mounts, refuse_other_mounts, refuse_unread_configs
 from installer.lifecycle.node_turns import TurnWaitError, open_turns
-from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
+from installer.lifecycle.run_files import claim_run_files, remove_run_files
 from installer.lifecycle.watched_places import list_awaited
 from installer.metrics import snapshot as metrics
+from installer.model.facts import EngineRow
 from installer.model.files import File, Meta, dumps
 from installer.model.options import AUTO, OnExit, Options, RestartMode, RunRequest
 from installer.model.steps import Part, PartId
@@ -76,7 +78,7 @@ def install(options: Options) -> Exit:
         unproven = [row for row in ledger.record.engines if row.name in plan.unverified_engines]
         if options.restart_mode is RestartMode.NONE and unproven:
             stopped = {name for name, engine in plan.engines.items() if engine.stopped}
-            uninstall.log_restarts(unproven, stopped, "it has not read its config since the install")
+            _log_restarts(unproven, stopped, "it has not read its config since the install")
         else:
             commands = [
                 ENGINES[row.name].describe_gpu_test(options.runtime_name) for row in ledger.record.engines
@@ -84,6 +86,29 @@ def install(options: Options) -> Exit:
             command = next(filter(None, commands), "toolkit-installer status")
             log.info("next step", command=command)
     return Exit.OK
+
+
+def _log_restarts(rows: Iterable[EngineRow], stopped: Collection[str], reason: str) -> None:
+    """Log how a user has engines read their configs.
+
+    Args:
+        rows: The engines.
+        stopped: The names of the engines that do not run.
+        reason: The reason.
+    """
+    commands: list[str] = []
+    remedies: list[str] = []
+    for row in rows:
+        kind = ENGINES[row.name]
+        verb = "reload" if kind.reads_config_on_signal else "restart"
+        if row.name in stopped:
+            verb = "start"
+        if row.unit:
+            commands.append(f"systemctl {verb} {row.unit}")
+        else:
+            remedies.append(f"{verb} {kind.title}")
+    fields = {"command": " && ".join(commands), "remedy": " and ".join(remedies), "reason": reason}
+    log.info("next step", **{name: text for name, text in fields.items() if text})
 
 
 def _refuse_install_dir(host: Host, options: Options) -> None:
@@ -107,13 +132,13 @@ def run(request: RunRequest) -> NoReturn:
         plugin_state.refuse_absent(host, options.nri)
     if options.turns.release:
         _refuse_turns_without_cluster(options)
-    with open_ledger(host, options, partial(uninstall.ledger_for_run, host, options)) as ledger:
+    with open_ledger(host, options, partial(open_for_run, host, options)) as ledger:
         if ledger.record.undo_pending is not None:
             # A unit that waits to undo an earlier install sees that the node is wanted, if by a refused run.
             ledger.write(replace(ledger.record, undo_pending=None))
         if ledger.record.failed is not None:
             _refuse_failed(host, options, ledger)
-        _claim_files(host, options, ledger)
+        claim_run_files(host, options, ledger)
         pidfile = lock_pidfile(host, options.pid_file)
         try:
             with internal_errors():
@@ -125,7 +150,7 @@ def run(request: RunRequest) -> NoReturn:
                 _become_supervisor(host, request, pidfile, ledger.lock)
         except InstallerError:
             with as_incomplete_undo():
-                uninstall.remove_readiness(host, options, ledger)
+                remove_run_files(host, options, ledger)
             raise
 
 
@@ -188,14 +213,6 @@ def find_hung_s(options: Options) -> float:
     return HUNG_S + WAITS * count * longer_s
 
 
-def _claim_files(host: Host, options: Options, ledger: Ledger) -> None:
-    """Record the files that are going to be published, and refuse other programs' files at their paths."""
-    metrics.claim(host, options, ledger)
-    ledger.make_directories(options.pid_file.parent)
-    for path in (options.ready_file, options.state_file):
-        readiness.refuse_foreign(host, path)
-
-
 def first_install(options: Options, reason: str = "") -> int:
     """Install and publish readiness, as the first child of ``run``; return OK or WAITING.
 
@@ -245,7 +262,7 @@ def first_install(options: Options, reason: str = "") -> int:
                 return WAITING
             work.turns.settle(failure=str(error))
             with as_incomplete_undo():
-                uninstall.remove_readiness(host, options, ledger)
+                remove_run_files(host, options, ledger)
             if progress is _Progress.INSTALLED:  # the next run finds the install, and restarts nothing
                 raise UndoIncompleteError.because(error) from error
             raise
@@ -285,7 +302,7 @@ def check(options: Options, *, asked: bool) -> Exit:
         options = options.at_once
     try:
         with as_incomplete_undo(StoppedError), open_as_child(host, options, stopping) as ledger:
-            _claim_files(host, options, ledger)
+            claim_run_files(host, options, ledger)
             ledger.write(replace(ledger.record, pid_file=options.pid_file))
             _answer(check_node(_work(host, options, ledger), asked=asked), tells=asked)
     except UndoIncompleteError as error:  # the check could not publish a result, for which a user may wait

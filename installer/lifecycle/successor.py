@@ -28,7 +28,8 @@ from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.kernel import enter_mount_namespace
 from installer.host.own_version import describe_version
-from installer.lifecycle.uninstall import as_incomplete_undo, open_ledger, undo
+from installer.lifecycle.ledger_access import as_incomplete_undo, open_ledger
+from installer.lifecycle.uninstall import undo
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EngineState
 from installer.model.facts import PendingUndo, Record

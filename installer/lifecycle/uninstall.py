@@ -6,8 +6,8 @@ undo would restart the engine under the next pod, which would install and restar
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import PurePosixPath
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.ledger import Ledger, hold, read_record
+from installer.change.ledger import Ledger
 from installer.change.lost_ledger import (
     REMEDY_OF_NAMED,
     find_install_dir,
@@ -30,29 +30,27 @@ from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import Plan, plan_undo
 from installer.change.references import find_last_references
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
-from installer.engines import ENGINES
 from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import DryRuns
-from installer.errors import (
-    Exit,
-    InstallerError,
-    InternalError,
-    LockedError,
-    StoppedError,
-    UndoIncompleteError,
-)
+from installer.errors import Exit, InstallerError, InternalError, UndoIncompleteError
 from installer.host import locks, supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
+from installer.lifecycle.ledger_access import (
+    as_incomplete_undo,
+    open_as_child,
+    open_for_uninstall,
+    open_ledger,
+)
 from installer.lifecycle.mounts import refuse_other_mounts, refuse_unread_configs
 from installer.lifecycle.node_turns import give_back_after_undo, open_turns
+from installer.lifecycle.run_files import remove_run_files
 from installer.lifecycle.verify_leftovers import remove_made
 from installer.metrics import snapshot as metrics
-from installer.model.facts import EngineRow, Facts, PendingUndo, explain_running
-from installer.model.files import Layout
+from installer.model.facts import Facts, PendingUndo, explain_running
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
@@ -63,7 +61,6 @@ if TYPE_CHECKING:
 RECENT_S: Final = 5.0
 SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet waits for its volumes first
 START_S: Final = 10.0  # from the directory to the next pod's run; the rest of the grace is enough for an undo
-ENDS_S: Final = 30.0  # an undo ends within 25 s
 ASK_S: Final = 6.0  # of UNDO_S, for the Kubernetes API to answer
 ASK_AT_LEAST_S: Final = 2.0
 # Without an answer of the API a unit of the host leaves the node to the next pod, for this time at least and
@@ -85,7 +82,7 @@ def uninstall(options: Options) -> Exit:
             host = Host.under(options.host_root, options.mounts)
             options = find_install_dir(host, options)
             if host.exists(options.layout.home) or find_lost(host, options):
-                opening = partial(ledger_for_uninstall, host, options)
+                opening = partial(open_for_uninstall, host, options)
                 with open_ledger(host, options, opening) as ledger:
                     waits_for = undo_or_hand_over(host, options, ledger)
             else:
@@ -164,7 +161,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     with as_incomplete_undo():
         recover(host, options, ledger, undoes=True)
         refuse_other_mounts(host, options, ledger.record, undoes=True)
-        remove_readiness(host, options, ledger)
+        remove_run_files(host, options, ledger)
         metrics.withdraw(host, options, ledger)
         facts = _observe_for_undo(host, options, ledger, until_s)
         refuse_unread_configs(host, options, ledger.record, facts.engines)
@@ -231,64 +228,6 @@ def _find_last_references(host: Host, options: Options, ledger: Ledger) -> Itera
     return find_last_references(observe_undo(host, options, ledger.record, awaits_s=0.0), options)
 
 
-def log_restarts(rows: Iterable[EngineRow], stopped: Collection[str], reason: str) -> None:
-    """Log how a user has engines read their configs.
-
-    Args:
-        rows: The engines.
-        stopped: The names of the engines that do not run.
-        reason: The reason.
-    """
-    commands: list[str] = []
-    remedies: list[str] = []
-    for row in rows:
-        kind = ENGINES[row.name]
-        verb = "reload" if kind.reads_config_on_signal else "restart"
-        if row.name in stopped:
-            verb = "start"
-        if row.unit:
-            commands.append(f"systemctl {verb} {row.unit}")
-        else:
-            remedies.append(f"{verb} {kind.title}")
-    fields = {"command": " && ".join(commands), "remedy": " and ".join(remedies), "reason": reason}
-    log.info("next step", **{name: text for name, text in fields.items() if text})
-
-
-@contextmanager
-def as_incomplete_undo(*others: type[InstallerError]) -> Iterator[None]:
-    """Raise every error of the block as an incomplete undo, except errors of the types ``others``."""
-    try:
-        with internal_errors():
-            yield
-    except InstallerError as error:
-        if isinstance(error, (UndoIncompleteError, LockedError, *others)):
-            raise
-        raise UndoIncompleteError.because(error) from error
-
-
-@contextmanager
-def open_ledger(
-    host: Host, options: Options, opening: Callable[[], Ledger] | None = None
-) -> Iterator[Ledger]:
-    """Open the ledger, and publish a failure of the block in the metrics. A stop is no failure."""
-    opening = opening or partial(Ledger.open, host, options.layout, check=supervision.raise_if_stopped)
-    with hold(opening) as ledger:
-        try:
-            with internal_errors():
-                yield ledger
-        except StoppedError:
-            raise
-        except InstallerError as error:
-            metrics.publish_failure(host, options, ledger, error)
-            raise
-
-
-def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:
-    """Open the ledger with the lock of ``run``, if the file of the lock still has the right name."""
-    opening = partial(Ledger.open, host, options.layout, supervision.current_run().lock, check)
-    return open_ledger(host, options, opening)
-
-
 def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s: float) -> Facts:
     """Return the facts after the containers on our runtimes have ended, or when a reload has to begin."""
     seconds = max(0.0, min(IN_USE_S, until_s - time.monotonic() - RELOAD_S))
@@ -308,23 +247,6 @@ def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts
     return observe_undo(host, options, ledger.record, awaits_s=0.0 if until_s < inf else inf)
 
 
-def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
-    """Remove readiness file and pidfile, also those of a killed run.
-
-    Nobody writes these files meanwhile, because this process has the ledger's lock.
-    """
-    pid_files = {options.pid_file, ledger.record.pid_file or options.pid_file}
-    for pid_file in pid_files:
-        run_options = replace(options, pid_file=pid_file)
-        readiness.remove(host, run_options.ready_file)
-        locks.remove_pidfile(host, run_options.pid_file)
-        readiness.remove(host, run_options.state_file)
-        host.remove(run_options.options_file)
-        host.remove(handover.copy_of_options(run_options))
-        for published in (run_options.ready_file, run_options.state_file, run_options.options_file):
-            host.sweep(published)
-
-
 def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
     """Carry out a stop of ``run``; return an exit code or HANDED_OVER.
 
@@ -342,7 +264,7 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
             log.info("everything kept", reason="the node is going down")
             return Exit.OK
         turns = open_turns(host, options, ledger)  # reads the last check, which goes with readiness
-        remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
+        remove_run_files(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
         decision = _decide_stop(options, stopped_s)
         reason_to_keep = decision.keeps_because
         # A pod deleted by force has no valid token any more: the kubelet's directories tell of the next pod.
@@ -471,77 +393,3 @@ def await_next_run(host: Host, lock: locks.Lock, stopped_s: float, *, waits: boo
             return False
         time.sleep(POLL_S)
     return True
-
-
-def ledger_for_run(host: Host, options: Options) -> Ledger:
-    """Open the ledger for ``run``; wait, with an announcement, for a holder that does not serve this node.
-
-    From the announcement on a stop waits until the ledger is open: the stopping ``run`` skipped its undo
-    because we wait.
-
-    Raises:
-        LockedError: a run that serves this node holds the ledger, or it does not get free in time.
-    """
-    try:
-        return Ledger.open(host, options.layout, check=supervision.raise_if_stopped)
-    except LockedError:
-        if _serves(host, options):
-            raise
-    log.info("waiting for another instance", limit_s=ENDS_S)
-    with locks.announce_wait(host, options.layout.home):
-        return open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
-
-
-def ledger_for_uninstall(host: Host, options: Options) -> Ledger:
-    """Open the ledger for ``uninstall``; wait for a holder that ends by itself.
-
-    The child of a killed ``run`` ends by itself. The wait is not announced: a ``run`` that is stopping would
-    leave its undo to us.
-
-    Raises:
-        LockedError: a run that serves this node holds the ledger, or it does not get free in time.
-        StoppedError: a stop is pending.
-    """
-
-    def gives_up() -> bool:
-        supervision.raise_if_stopped()
-        return _serves(host, options)
-
-    try:
-        return Ledger.open(host, options.layout, check=supervision.raise_if_stopped)
-    except LockedError:
-        if _serves(host, options):
-            raise
-    log.info("waiting for another instance", limit_s=ENDS_S)
-    return open_within(ENDS_S, host, options.layout, unless=gives_up)
-
-
-def _serves(host: Host, options: Options) -> bool:
-    """Tell whether the holder of the ledger serves: a stopping ``run`` removes the pidfile first."""
-    # An unlocked pidfile is left by a killed ``run``: the children of that run end between two steps.
-    files = {options.pid_file}
-    with suppress(InstallerError):
-        record = read_record(host, options.layout)
-        if record is not None and record.pid_file:
-            files.add(record.pid_file)
-    return any(locks.is_pidfile_locked(host.local_path(path)) for path in files)
-
-
-def _never() -> bool:
-    return False
-
-
-def open_within(seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = _never) -> Ledger:
-    """Open the ledger once it is free.
-
-    Raises:
-        LockedError: the ledger is locked for longer than ``seconds``, or ``unless`` returns True.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return Ledger.open(host, layout)
-        except LockedError:
-            if unless() or time.monotonic() > deadline:
-                raise
-        time.sleep(POLL_S)

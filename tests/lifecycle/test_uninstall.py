@@ -17,7 +17,7 @@ from installer.engines import ENGINES
 from installer.engines.node_shell import MARK
 from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.lifecycle import handover, installation_report, uninstall, verify_leftovers
+from installer.lifecycle import handover, installation_report, ledger_access, uninstall, verify_leftovers
 from installer.model.facts import EngineRow, PendingUndo, Record
 from installer.model.files import Layout
 from installer.model.options import Options
@@ -55,11 +55,11 @@ def later(act: Callable[[], object]) -> Iterator[None]:
 def test_a_ledger_that_stays_held_is_given_up_in_time(
     options: Options, host: Host, holder: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uninstall, "ENDS_S", 0.5)
+    monkeypatch.setattr(ledger_access, "ENDS_S", 0.5)
     began = time.monotonic()
 
     with pytest.raises(LockedError):
-        uninstall.ledger_for_run(host, options)
+        ledger_access.open_for_run(host, options)
 
     assert holder.record.empty
     assert time.monotonic() - began >= 0.5
@@ -76,11 +76,11 @@ def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
     began = time.monotonic()
     with path.open("w") as pidfile:
         with later(lambda: fcntl.flock(pidfile, fcntl.LOCK_EX)), pytest.raises(LockedError):
-            uninstall.ledger_for_run(host, options)
+            ledger_access.open_for_run(host, options)
         with pytest.raises(LockedError):
-            uninstall.ledger_for_run(host, options)
+            ledger_access.open_for_run(host, options)
 
-    assert time.monotonic() - began < uninstall.ENDS_S
+    assert time.monotonic() - began < ledger_access.ENDS_S
 
 
 def configured(engine: str) -> Record:
