@@ -67,11 +67,11 @@ class Work(Struct, frozen=True):
 
 
 class Baseline(Enum):
-    """The moment of the fingerprint: each later difference is a change."""
+    """Which fingerprint the supervisor compares the node with: a difference starts the next check."""
 
-    BEFORE_CHECK = auto()  # the check has written no file
-    AFTER_CHECK = auto()  # the check has written files
-    NONE = auto()  # the node is to be checked once more
+    BEFORE_CHECK = auto()  # that before the check, because the check has written no file
+    AFTER_CHECK = auto()  # that after the check, because the check has written files
+    NONE = auto()  # none: the next check begins at once
 
 
 def take_fingerprint(work: Work) -> str:
@@ -91,12 +91,11 @@ def publish_wait(work: Work, error: InstallerError, fingerprint_before: str, rea
     check = _Check(work, asked=reason == "asked")
     check.fingerprint_before = fingerprint_before
     check.baseline = Baseline.BEFORE_CHECK
-    # An engine that its owner restarts does not answer for a moment.
     if isinstance(error, TurnWaitError):
         answer = check.end_waiting_for_turn(error, is_new=not reason)
     elif error.code in OWNERS_ACTS:
         answer = check.end_waiting_for_owner(error, is_new=not reason)
-    else:
+    else:  # for instance, an engine that its owner restarts does not answer for a moment
         answer = check.fail(error)
     if work.ledger.record.nri is None:  # no earlier install needs the NRI plugin, and this one has not begun
         answer.sidecars = watch.METRICS
@@ -106,7 +105,7 @@ def publish_wait(work: Work, error: InstallerError, fingerprint_before: str, rea
 def conclude_install(work: Work, plan: Plan, *, asked: bool = False) -> Watch:
     """Publish the result of an install; return the paths to watch from here on."""
     check = _Check(work, asked=asked)
-    # A driver that changed after nvidia-ctk read it changes no file of ours.
+    # The driver may have changed since nvidia-ctk read it, and all our files are good: check once more.
     if check.record.cdi:
         check.baseline = Baseline.NONE
     try:
@@ -152,7 +151,7 @@ class _Check:
     Attributes:
         previous: The result of the last check.
         result: The growing result of this check.
-        baseline: The fingerprint from which the next change counts.
+        baseline: Which fingerprint the supervisor compares the node with.
         fingerprint_before: The fingerprint before the check.
     """
 
@@ -338,7 +337,7 @@ class _Check:
             failures=failures,
             engine_starts=engine_starts,
             idle_checks=idle_checks,
-            # The file has the failed repair as well.
+            # ``result`` is without the failed repair, which the file of the last check has.
             repairs=read_check_of_boot(self.host, self.options.state_file).pace.repairs,
         )
         return failures
@@ -511,7 +510,11 @@ class _Check:
         return max(1.0, min(due_s or settle_s, settle_s))
 
     def list_idle_checks(self, *, changed: bool) -> tuple[float, ...]:
-        """Return the begin of the last checks without any finding; ``changed``: this check has a finding."""
+        """Return the begins of the last checks that found nothing, up to this check.
+
+        Args:
+            changed: this check has changed the node, so it has found something.
+        """
         result = self.result
         # A check that waits for the owner or for a turn does nothing.
         waits = bool(result.awaited) or self.work.turns.state.cause != ""
