@@ -375,7 +375,7 @@ def _keep_rows(undo: EngineUndo, row: EngineRow, configs: Sequence[ConfigRow]) -
 
 
 def _keep_named_rows(configs: Iterable[ConfigRow], steps: Sequence[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows of files that named the toolkit before us, without edits: they may still name it."""
+    """Yield the rows, without edits, of files that named the toolkit before us and may still do."""
     texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     for config in configs:
         if not config.named:

@@ -384,11 +384,11 @@ def _find_undo_problems(
 ) -> list[str]:
     """Return, in words, what the texts of a candidate would change besides our runtimes; none for no change.
 
-    The config after the undo is compared with two others, and one without a difference suffices:
+    The config after the undo has to equal one of two configs:
 
     - the present config;
-    - the config without the files that we created and nobody has edited. Such a file may replace settings of
-      others, which come back when the undo removes the file.
+    - the config without the unedited files of our own. A file of our own may replace settings of others, and
+      these come back when the undo removes the file.
     """
     without_our_files = predict_without_our_files(
         request.engine_without_us, request.facts, read_present(request.engine, request.facts), request.dry_run
@@ -403,7 +403,7 @@ def _find_undo_problems(
 def _compare_after_undo(
     request: UndoRequest, candidate: UndoCandidate, before: EffectiveConfig, after: EffectiveConfig
 ) -> list[str]:
-    """Return, in words, what differs between two configs besides our runtimes and our default."""
+    """Return, in words, the differences of two configs besides our runtimes and our default."""
     if any(group_of(edit.key, request.row.name) == DEFAULT for edit in _list_edits(candidate)):
         # Our default goes, and the default that our own file had hidden comes back.
         before = replace(before, default=after.default)
@@ -427,8 +427,8 @@ def _refuse_fatal(
 ) -> InstallerError | None:
     """Return the reason not to undo the edits of an engine with a fatal present config; None for none.
 
-    Our keys do not repair such a config, so they may go. The undo is refused only if it would restart the
-    engine, and the engine would not start.
+    Our keys do not repair the config and may go. The undo is refused only if the engine would be restarted,
+    and would not start.
     """
     # An engine that is down and whose CRI is switched off may be restarted as it is.
     may_restart = engine.serving is None and after.is_complete

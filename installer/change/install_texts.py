@@ -97,9 +97,10 @@ def make_candidate(
 ) -> Candidate:
     """Return the candidate of a proposal.
 
-    For an engine that misreports after a reload, the candidate is without writes if the same runtimes are
-    installed and in force. What they inherit was decided when they were written: the proposal follows the
-    engine's answer, which changes with a reload after an owner's edit although the edit is not in force.
+    For an engine with wrong answers after a reload (``reload_misreports``), the candidate is without writes
+    if the same runtimes are installed and in force. Their inherited settings were chosen when they were
+    written. The proposal follows the engine's answer, and after a reload the answer has the edits of an
+    owner, in force or not.
     """
     if has_recovered_rows(request):
         # Without a ledger it is not known what our runtimes have inherited.

@@ -476,8 +476,8 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
 def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
     """Keep the toolkit while others name it.
 
-    The rows of undone engines stay then, too, so that the next undo asks these engines again. What a running
-    engine answers counts as a reference, whatever its files say.
+    The rows of undone engines stay then, too, and the next undo asks these engines again: the answer of a
+    running engine counts as a reference, despite the files.
     """
     needed = tuple(find_references(facts, engines, options))
     if not options.thorough:

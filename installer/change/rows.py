@@ -61,7 +61,7 @@ def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:
 
 
 def add_known_texts(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
-    """Add to each row what a kill between the steps may leave: digests of our texts, and edits to undo."""
+    """Add to each row the digests and edits of our texts that a killed process may leave after a step."""
     for row in rows:
         original = row.original.digest if row.original else ""
         ours = dict.fromkeys(row.ours)

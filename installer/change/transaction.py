@@ -424,7 +424,7 @@ def _switch(host: Host, layout: Layout, after: str | None) -> None:
 
 
 def _restore_directory(host: Host, layout: Layout) -> None:
-    """Put the set-aside directory of another installer back, or remove it if there is a newer directory."""
+    """Put the set-aside directory of another installer back, or remove it for a newer directory."""
     if not _is_directory(host, layout.replaced):
         return
     if host.link_target(layout.toolkit) is not None:

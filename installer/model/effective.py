@@ -81,7 +81,7 @@ def _read_settings(table: Tree) -> dict[Key, Value]:
 
 
 class EffectiveConfig(Struct, frozen=True):
-    """The config in force in an engine, now or with other texts; what is unknown has its default value."""
+    """The config in force in an engine, now or with other texts; an unknown value is the default."""
 
     handlers: Mapping[str, Runtime]
     default: str

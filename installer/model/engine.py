@@ -137,7 +137,7 @@ class DryRunCommand(Struct, frozen=True):
 class Route(Struct, frozen=True):
     """The texts through which an engine comes to have the last text in force.
 
-    The engine is reloaded after the first text. A second text needs no reload: its settings are in force.
+    The engine is reloaded after the first text. A second text needs no reload: all settings are in force.
     """
 
     texts: tuple[File | None, ...]
@@ -495,7 +495,7 @@ class SeenStart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class LiveContainer(Struct, frozen=True):
-    """A running container, and the handler by which its engine finds its runtime and root after a restart."""
+    """A running container, and the handler by which the engine finds runtime and root after a restart."""
 
     name: str  # for people
     handler: str  # "" for the default of the moment
