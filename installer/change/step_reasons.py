@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.config_text import EMPTY
 from installer.config_text.change import list_missing
 from installer.engines.config_edits import ConfigChange
-from installer.engines.config_keys import EMPTY, group_of
+from installer.engines.config_keys import group_of
 from installer.engines.config_texts import syntax_of, text_of
 from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, Record

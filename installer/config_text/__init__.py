@@ -28,6 +28,7 @@ class Absent(Enum):
 
 
 ABSENT: Final = Absent.ABSENT
+EMPTY: Final = "{}"  # the value of an edit that made a table or an object
 
 
 class Syntax(StrEnum):
@@ -60,7 +61,7 @@ class Edit(Struct, frozen=True, forbid_unknown_fields=True):
 
     key: Key  # () for the whole of an empty text, with the text as ``before``
     before: str | None  # a literal in the text's own syntax, None if the key was missing
-    after: str | None  # the literal after the edit, None if the key was deleted; {} for a container
+    after: str | None  # the literal after the edit, None if the key was deleted; ``EMPTY`` for a container
     member: bool = False  # the key is an array: ``before`` is the array, ``after`` the added element
 
 

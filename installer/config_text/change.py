@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from installer.config_text import (
     ABSENT,
+    EMPTY,
     MOVED,
     Branch,
     Edit,
@@ -180,14 +181,14 @@ def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str)
         InstallerError: the text is not valid, or a key on the way is there twice.
     """
     with open_draft(text, syntax, name) as draft:
-        values = [edit for edit in edits if edit.key and edit.after != "{}"]
+        values = [edit for edit in edits if edit.key and edit.after != EMPTY]
         in_force = {(edit.key, edit.member) for edit in values if _is_in_force(draft, edit)}
         return tuple(edit for edit in values if (edit.key, edit.member) not in in_force)
 
 
 def has_any(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> bool:
     """Tell whether ``text`` has the value of an edit; a container is no value. Raises as ``list_missing``."""
-    values = [edit for edit in edits if edit.key and edit.after != "{}"]
+    values = [edit for edit in edits if edit.key and edit.after != EMPTY]
     return len(list_missing(text, values, syntax, name=name)) < len(values)
 
 
@@ -291,17 +292,17 @@ def _fulfil(draft: Draft, wanted: WantedKey) -> Iterator[Edit]:
 def _create_containers(draft: Draft, key: Key) -> Iterator[Edit]:
     """Yield the edits of the missing containers of ``key``; the insertion of ``key`` writes them."""
     if draft.is_blank:
-        yield Edit((), draft.text or None, "{}")
+        yield Edit((), draft.text or None, EMPTY)
     for depth in range(1, len(key)):
         container = key[:depth]
         parent = branch_at(draft.tree, container[:-1])
         present = ABSENT if parent is None else parent.get(container[-1], ABSENT)
         gets_header = depth == len(key) - 1 and draft.syntax is Syntax.TOML
         if present is None:
-            yield Edit(container, "null", "{}")
-            draft.replace(container, "{}")
+            yield Edit(container, "null", EMPTY)
+            draft.replace(container, EMPTY)
         elif present is ABSENT or (gets_header and toml.unopened(draft.text, container)):
-            yield Edit(container, None, "{}")
+            yield Edit(container, None, EMPTY)
 
 
 def _undo_edit(draft: Draft, edit: Edit) -> bool:
@@ -321,7 +322,7 @@ def _undo_edit(draft: Draft, edit: Edit) -> bool:
     if edit.member:
         return _undo_member(draft, edit, present)
 
-    is_container = edit.after == "{}" and isinstance(present, dict)
+    is_container = edit.after == EMPTY and isinstance(present, dict)
     if is_container and edit.before is None:
         draft.close(edit.key)
         return True

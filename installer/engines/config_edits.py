@@ -6,10 +6,10 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Key, leaves, value_at
+from installer.config_text import EMPTY, Edit, Key, leaves, value_at
 from installer.config_text.change import apply, has_any, list_missing, make_literal
 from installer.engines import ENGINES
-from installer.engines.config_keys import DEFAULT, EMPTY, group_of, is_head, runtime_of
+from installer.engines.config_keys import DEFAULT, group_of, is_head, runtime_of
 from installer.engines.config_texts import DryRun, Texts, read_present, syntax_of, text_of, tree_of
 from installer.engines.edited_text import EditedText, TextWithoutUs
 from installer.errors import InstallerError

@@ -5,7 +5,6 @@ from typing import Final
 from installer.config_text import Key
 from installer.engines import ENGINES
 
-EMPTY: Final = "{}"  # the value of an edit that made a table or an object
 DEFAULT: Final = "the default runtime"  # the key that names the default runtime, whatever the engine calls it
 RUNTIMES: Final = "runtimes"  # the table of the runtimes, in all engines
 BUILT_IN: Final = "runc"

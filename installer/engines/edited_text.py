@@ -7,9 +7,9 @@ from typing import Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, WantedKey, leaves, value_at
+from installer.config_text import ABSENT, EMPTY, Edit, Key, Syntax, Tree, Value, WantedKey, leaves, value_at
 from installer.config_text.change import apply, has_any, parse, undo
-from installer.engines.config_keys import BUILT_IN, EMPTY, RUNTIMES, STARTS, is_head, runtime_of
+from installer.engines.config_keys import BUILT_IN, RUNTIMES, STARTS, is_head, runtime_of
 from installer.engines.config_texts import text_of
 from installer.model.facts import Facts
 from installer.model.files import File
