@@ -16,14 +16,12 @@ def list_rows(
 ) -> Iterator[tuple[ConfigRow, File | None]]:
     """Yield the row of each changed or written config, and the file without us."""
     known = set()
-    # A config that is removed needs no row.
-    for change in changes:
-        if change.step is not None and change.step.after is None:
-            known.add(change.step.path)
     for change in changes:
         if change.row is not None:
             known.add(change.row.path)
             yield change.row, change.original
+        elif change.step is not None:
+            known.add(change.step.path)  # nothing of ours is in the file after the step
     for step in steps:
         if isinstance(step, WriteConfig) and step.before is not None and step.path not in known:
             # The step is no change: dockerd's config gets an intermediate text until the reload is done.

@@ -20,7 +20,16 @@ from installer.model.options import Drift, Listen, Options, RestartMode, Toolkit
 from installer.model.steps import InstallVersion, Reload, SwitchToolkit, describe
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
-from tests.change.golden import artifacts, binaries_of, case_of, cases, final_of, served, with_engines
+from tests.change.golden import (
+    artifacts,
+    binaries_of,
+    case_of,
+    cases,
+    final_of,
+    served,
+    with_engines,
+    written,
+)
 
 CASE, DOCKER = case_of("containerd", "kubeadm-tabs"), case_of("docker")
 AUTO: Options = replace(CASE.options, restart_mode=RestartMode.AUTO)
@@ -232,3 +241,17 @@ def test_where_toolkit_points_is_told_and_goes_back(
 
     assert (description.text, description.event) == (text, event)
     assert description.undo == (SwitchToolkit(after, before) if comes_back else None)
+
+
+def test_a_config_that_a_later_install_leaves_has_no_row_any_more() -> None:
+    case = case_of("containerd", "site-import-on-containerd-1-replaces-the-cri-table")
+    imported = PurePosixPath("/etc/containerd/conf.d/10-cri.toml")
+    first = plan_install(case.facts(), case.options)
+    disk, held = written(case.before, first), final_of(first)
+    assert held.config(imported) is not None
+
+    # containerd 2 merges its imports: our keys move from the import to a drop-in of ours.
+    second = plan_install(with_engines(case.facts(disk, held), version=(2, 1, 0)), case.options)
+
+    assert written(disk, second)[imported] == case.before[imported]
+    assert final_of(second).config(imported) is None, "else a text of ours would be saved as its owner's"
