@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines.config_edits import notes_of, undo_config, without_us
-from installer.engines.config_keys import runtime_of
+from installer.engines.config_keys import program_of, runtime_of
 from installer.engines.config_texts import DryRun, read_present
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, is_of_toolkit, is_ours
@@ -86,7 +86,7 @@ def _add_earlier_runtimes(row: EngineRow, facts: Facts) -> EngineRow:
         if config.engine != row.name:
             continue
         for edit in config.edits:
-            binary = PurePosixPath((edit.after or "").strip("\"'"))
+            binary = PurePosixPath(program_of(edit))
             if str(binary.parent) not in toolkits:
                 continue
             name = runtime_of(edit.key)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from installer.config_text import EMPTY, Edit, Key, leaves, value_at
 from installer.config_text.change import apply, has_any, list_missing, make_literal
 from installer.engines import ENGINES
-from installer.engines.config_keys import DEFAULT, group_of, is_head, runtime_of
+from installer.engines.config_keys import DEFAULT, group_of, is_head, program_of, runtime_of
 from installer.engines.config_texts import DryRun, Texts, read_present, syntax_of, text_of, tree_of
 from installer.engines.edited_text import EditedText, TextWithoutUs
 from installer.errors import InstallerError
@@ -150,7 +150,7 @@ def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     edits = []
     for edit in ENGINES[row.engine].relocate_edits(row.edits, tree):
         present = value_at(tree, edit.key)
-        written = (edit.after or "").strip("\"'")
+        written = program_of(edit)
         if is_ours(written) and is_of_toolkit(present, PurePosixPath(written)):
             edits.append(replace(edit, after=make_literal(present, row.syntax)))
         else:
@@ -183,7 +183,7 @@ def _names_ours(edit: Edit, engine: str) -> bool:
 
 def names_program(edit: Edit) -> bool:
     """Tell whether an edit gives a runtime our program."""
-    return bool(runtime_of(edit.key)) and is_ours((edit.after or "").strip("\"'"))
+    return bool(runtime_of(edit.key)) and is_ours(program_of(edit))
 
 
 def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange:

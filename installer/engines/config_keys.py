@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from installer.config_text import Key
+from installer.config_text import Edit, Key
 from installer.engines import ENGINES
 
 DEFAULT: Final = "the default runtime"  # the key that names the default runtime, whatever the engine calls it
@@ -18,6 +18,11 @@ def runtime_of(key: Key) -> str:
         return ""
     index = key.index(RUNTIMES) + 1
     return key[index] if index < len(key) else ""
+
+
+def program_of(edit: Edit) -> str:
+    """Return the string that an edit has written, perhaps a program; "" for a removed key."""
+    return (edit.after or "").strip("\"'")
 
 
 def is_head(key: Key) -> bool:
