@@ -92,11 +92,11 @@ def undo_config(
     if row is None or now is None:
         return now, TextWithoutUs()
 
-    is_ours = now.digest in row.ours or _is_hook_with_our_program(row, now)
-    if is_ours and not demoted and path not in facts.lost:
+    is_file_ours = now.digest in row.ours or _is_hook_with_our_program(row, now)
+    if is_file_ours and not demoted and path not in facts.lost:
         original = facts.originals[path]
         return original and replace(original, meta=now.meta), TextWithoutUs()
-    if row.syntax is None or (is_hook(row) and not is_ours):
+    if row.syntax is None or (is_hook(row) and not is_file_ours):
         return now, TextWithoutUs()  # we wrote the whole file, and an administrator has edited it since
 
     edits = []
