@@ -347,8 +347,8 @@ def read_info(info: Mapping[str, Any]) -> EffectiveConfig:
     runtimes = {}
     for name, runtime in info["Runtimes"].items():
         # ``status`` is the program's own report, and no setting.
-        table = {key: value for key, value in runtime.items() if key != "status"}
-        runtimes[name] = Runtime(runtime.get("path") or "", table)
+        runtime_table = {key: value for key, value in runtime.items() if key != "status"}
+        runtimes[name] = Runtime(runtime.get("path") or "", runtime_table)
     # 20.10 has neither this key nor CDI.
     cdi = bool(info["CDISpecDirs"]) if "CDISpecDirs" in info else None
     settings = {key: info[name] for key, name in TOLD.items() if name in info}
@@ -411,8 +411,8 @@ def _check_types(path: PurePosixPath, tree: Tree, runtimes: Tree) -> None:
 
 def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
     """Return the settings in force after a start with the text."""
-    text = configs.texts.get(state.config)
-    file = None if text is None else File(text.encode(), Meta())
+    daemon_json = configs.texts.get(state.config)
+    file = None if daemon_json is None else File(daemon_json.encode(), Meta())
     return DockerdModel(state.config, state.version, state.flags_for_texts).start(file)
 
 
