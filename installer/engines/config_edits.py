@@ -36,13 +36,13 @@ def configs_of(engine: EngineState, facts: Facts) -> Iterator[ConfigRow]:
 def predict_without_our_files(
     engine: EngineState, facts: Facts, now: Texts, dry_run: DryRun
 ) -> EffectiveConfig:
-    """Predict the settings in force by the present texts, without files written by us alone."""
+    """Predict the settings in force by the present texts, less the files that only we have written."""
     present = read_present(engine, facts)
     texts = {**now, **present}
     for row in facts.record.configs:
         file = present.get(row.path)
-        # An unedited file of ours does not count, nor does its effect on the other files: a drop-in that adds
-        # to their CRI settings in containerd 2.x replaces these settings in 1.x.
+        # Our drop-in may also change what the other files say. In containerd 2.x it adds to their CRI
+        # settings, but in 1.x it replaces them: without our drop-in they are in force again.
         if row.engine == engine.name and row.original is None and file and file.digest in row.ours:
             texts[row.path] = None
 
@@ -58,7 +58,7 @@ class ConfigChange(Struct, frozen=True):
     step: WriteConfig | None  # None if the file is as wanted
     row: ConfigRow | None  # None if nothing in the file is ours
     original: File | None  # the file without us; None if it is saved already
-    taken_back: bool = False  # keys of an earlier run are removed, besides keys reported by an engine
+    taken_back: bool = False  # keys of an earlier run are removed whose effect the engine does not report
     adds: bool = False  # all keys of an earlier run stay, perhaps with others
 
 
