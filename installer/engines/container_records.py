@@ -15,7 +15,7 @@ from installer.engines.stopped_units import TASKS
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.processes import read_monitor, read_parent_monitor
-from installer.model.engine import EngineState, LiveContainer
+from installer.model.engine import SHORT_ID, EngineState, LiveContainer
 from installer.model.facts import Container
 
 T = TypeVar("T")
@@ -27,7 +27,6 @@ NAMESPACES: Final = {kind.namespace: kind.name for kind in WITH_SHIMS if kind.na
 ANNOTATED: Final = "io.kubernetes.cri-o."
 ROOT_ARGUMENT: Final = "--root="  # of conmon's --runtime-arg
 RUN_DIRECTORY: Final = "--runtime-dir"  # of conmon-rs
-SHORT_ID: Final = 12
 FILE_BYTES: Final = 16 << 20  # of a bundle's config.json, which has the annotations of a pod
 # The stages of hooks that run after the start of a container. Hooks of CDI run in createContainer, before it.
 STAGES_OF_SHIMS: Final = ("prestart", "poststart", "poststop")

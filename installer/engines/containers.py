@@ -17,7 +17,6 @@ from installer.engines import ENGINES
 from installer.engines.apis import api_of
 from installer.engines.ask import is_socket_activated
 from installer.engines.container_records import (
-    SHORT_ID,
     WITH_SHIMS,
     list_creating,
     list_crio_containers,
@@ -32,7 +31,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.processes import PROC
 from installer.model.effective import OUR_BINARIES
-from installer.model.engine import EngineState
+from installer.model.engine import SHORT_ID, EngineState
 from installer.model.facts import Container, EngineRow, Record, Reference, names_of
 from installer.model.files import ROOT, Kind, Layout, host_path
 

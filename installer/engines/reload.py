@@ -24,7 +24,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
 from installer.model.effective import EffectiveConfig
-from installer.model.engine import Engine, EngineState
+from installer.model.engine import SHORT_ID, Engine, EngineState
 from installer.model.steps import Reload, WriteConfig
 
 POLL_S: Final = 0.01
@@ -409,7 +409,7 @@ def await_idle(host: Host, engine: EngineState, patience: Patience, *, when_idle
         if time.monotonic() > deadline and when_idle:
             raise postpone(replace(engine, creating=creating))
         if time.monotonic() > deadline:
-            ids = [container_id[:12] for container_id in creating]
+            ids = [container_id[:SHORT_ID] for container_id in creating]
             reason = "not started before the restart, which begins now; delete their pods if they stay so"
             log.warning("containers stuck in CREATED", engine=engine.name, containers=ids, reason=reason)
             return

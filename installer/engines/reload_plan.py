@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from installer.errors import NotYetError
 from installer.model.effective import EffectiveConfig
-from installer.model.engine import EngineState
+from installer.model.engine import SHORT_ID, EngineState
 from installer.model.facts import list_some
 from installer.model.steps import Reload, Step, WriteConfig
 
@@ -56,7 +56,7 @@ def serves_as_before(engine: EngineState, serving: EffectiveConfig | None) -> bo
 
 def postpone(engine: EngineState) -> NotYetError:
     """Return the error that postpones the restart of an engine with containers in state CREATED."""
-    short_ids = [container_id[:12] for container_id in sorted(engine.creating)]
+    short_ids = [container_id[:SHORT_ID] for container_id in sorted(engine.creating)]
     names = list_some(short_ids)
     return NotYetError(
         f"restart {engine.title} yet (it has created containers that are not started: {names})",

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from installer.model.effective import EffectiveConfig, Flags, RuntimeEntry
 from installer.model.files import PATH, File, Kind
 
 Version: TypeAlias = tuple[int, ...]
+SHORT_ID: Final = 12  # the characters of a container's id in a message
 
 
 class Configs(Struct, frozen=True):
