@@ -11,7 +11,7 @@ from contextlib import suppress
 from select import select
 from time import gmtime, monotonic, sleep, strftime
 
-from installer.watch import CHECK_S, COMPARE_S, METRICS, NRI, QUIET_S, HeldLock, NextCheck, Watch
+from installer.watch import COMPARE_S, METRICS, NRI, HeldLock, NextCheck, Watch
 
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
@@ -173,7 +173,6 @@ class Supervisor:
 
         Until the node is ``installed`` each check is one more try of the install.
         """
-        retry_s = 0.0
         again = False
         self._learn()
         while not self._stop_at:
@@ -195,12 +194,10 @@ class Supervisor:
             # A killed child leaves the user's request without an answer: check once more, but only once.
             again = asked and not OK <= code <= WAITING
             if code in {OK, WAITING}:
-                retry_s = 0.0
                 self._learn()
             else:
-                retry_s = min(2 * retry_s or QUIET_S, CHECK_S)
                 _remove(self._ready)
-                self._next_check.postpone(monotonic() + retry_s)
+                self._next_check.postpone(monotonic())
         return OK
 
     def _stop(self) -> int:

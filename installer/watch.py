@@ -129,6 +129,7 @@ class NextCheck:
         self._baseline = watch.baseline
         self._last_seen = ""  # the fingerprint at the last look
         self._changed_at = 0.0  # when a look last found another fingerprint
+        self._retry_s = 0.0  # the pause after the last failed check
         self._differs_since = 0.0  # when the node began to differ from the baseline; 0 while it does not
 
     def pause_s(self, now: float) -> float:
@@ -152,9 +153,13 @@ class NextCheck:
             return False
         return now - self._changed_at >= QUIET_S or now - self._differs_since >= UNQUIET_S
 
-    def postpone(self, until: float) -> None:
-        """Wait for a time, or for a further change: the last check has failed."""
-        self.due = until
+    def postpone(self, now: float) -> None:
+        """Postpone the check after one that has failed, and twice as long after each further failure.
+
+        A further change of the node starts the check earlier.
+        """
+        self._retry_s = min(2 * self._retry_s or QUIET_S, CHECK_S)
+        self.due = now + self._retry_s
         self._baseline = self._last_seen
 
 
