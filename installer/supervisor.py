@@ -175,13 +175,10 @@ class Supervisor:
         """
         again = False
         self._learn()
-        while not self._stop_at:
-            self._sleep(self._next_check.pause_s(monotonic()))
-            if self._pidfile.renew():
-                os.write(self._pidfile.fd, b"%d\n" % self._pid)
-            self._lock.renew()
-            if self._stop_at or not (self._asked or self._next_check.has_come(monotonic())):
-                continue
+        while True:
+            self._await_check()
+            if self._stop_at:
+                return OK
             asked = self._asked
             self._asked = False
             reason = "asked" if asked or again else "check"
@@ -198,7 +195,16 @@ class Supervisor:
             else:
                 _remove(self._ready)
                 self._next_check.postpone(monotonic())
-        return OK
+
+    def _await_check(self) -> None:
+        """Wait until a check begins or a stop is requested; keep the locks of pidfile and ledger."""
+        while not self._stop_at:
+            self._sleep(self._next_check.pause_s(monotonic()))
+            if self._pidfile.renew():
+                os.write(self._pidfile.fd, b"%d\n" % self._pid)
+            self._lock.renew()
+            if self._stop_at or self._asked or self._next_check.has_come(monotonic()):
+                return
 
     def _stop(self) -> int:
         """Have a child carry out the stop; the NRI plugin ends last, to refuse requests until then."""
