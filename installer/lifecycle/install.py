@@ -49,7 +49,7 @@ from installer.model.steps import Part, PartId
 from installer.nri import state as plugin_state
 from installer.payload.access import install_dir_obstacles, refuse_strangers_files
 from installer.supervisor import WAITING
-from installer.watch import Watch
+from installer.watch import METRICS, NRI, Watch
 
 HUNG_S: Final = 300.0  # the longest time of a child other than the install, with the usual --timeout
 # For one engine: for an answer; then after its restart, and after the restart of a roll-back, for the engine
@@ -187,11 +187,11 @@ def _become_supervisor(host: Host, request: RunRequest, pidfile: Lock, lock: Loc
     sidecars: list[str] = []
     leftovers: list[str] = []  # of a killed NRI plugin
     if options.serves_nri:
-        sidecars.append("nri")
+        sidecars.append(NRI)
         nri = options.nri
         leftovers = [str(host.local_path(path)) for path in (nri.state, nri.staged_state, nri.lock)]
     if options.metrics_listen is not None:
-        sidecars.append("metrics")
+        sidecars.append(METRICS)
     supervision.become_supervisor(
         locks,
         options_file,
