@@ -65,15 +65,13 @@ def open_for_run(host: Host, options: Options) -> Ledger:
 
     Raises:
         LockedError: a run that serves this node holds the ledger, or it does not get free in time.
+        StoppedError: a stop is pending, before the announcement.
     """
-    try:
-        return Ledger.open(host, options.layout, check=supervision.raise_if_stopped)
-    except LockedError:
-        if _serves(host, options):
-            raise
-    log.info("waiting for another instance", limit_s=ENDS_S)
+    ledger = _open_unless_held(host, options)
+    if ledger is not None:
+        return ledger
     with locks.announce_wait(host, options.layout.home):
-        return _open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
+        return _open_once_free(host, options.layout, gives_up=lambda: _serves(host, options))
 
 
 def open_for_uninstall(host: Host, options: Options) -> Ledger:
@@ -86,18 +84,31 @@ def open_for_uninstall(host: Host, options: Options) -> Ledger:
         LockedError: a run that serves this node holds the ledger, or it does not get free in time.
         StoppedError: a stop is pending.
     """
+    ledger = _open_unless_held(host, options)
+    if ledger is not None:
+        return ledger
 
     def gives_up() -> bool:
         supervision.raise_if_stopped()
         return _serves(host, options)
 
+    return _open_once_free(host, options.layout, gives_up)
+
+
+def _open_unless_held(host: Host, options: Options) -> Ledger | None:
+    """Open the ledger; None, with an event in the log, if the holder is about to end.
+
+    Raises:
+        LockedError: a run that serves this node holds the ledger.
+        StoppedError: a stop is pending.
+    """
     try:
         return Ledger.open(host, options.layout, check=supervision.raise_if_stopped)
     except LockedError:
         if _serves(host, options):
             raise
     log.info("waiting for another instance", limit_s=ENDS_S)
-    return _open_within(ENDS_S, host, options.layout, unless=gives_up)
+    return None
 
 
 def _serves(host: Host, options: Options) -> bool:
@@ -111,21 +122,17 @@ def _serves(host: Host, options: Options) -> bool:
     return any(locks.is_pidfile_locked(host.local_path(path)) for path in files)
 
 
-def _never() -> bool:
-    return False
-
-
-def _open_within(seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = _never) -> Ledger:
-    """Open the ledger once it is free.
+def _open_once_free(host: Host, layout: Layout, gives_up: Callable[[], bool]) -> Ledger:
+    """Open the ledger as soon as it is free.
 
     Raises:
-        LockedError: the ledger is locked for longer than ``seconds``, or ``unless`` returns True.
+        LockedError: the ledger is locked for longer than ``ENDS_S``, or ``gives_up`` returns True.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + ENDS_S
     while True:
         try:
             return Ledger.open(host, layout)
         except LockedError:
-            if unless() or time.monotonic() > deadline:
+            if gives_up() or time.monotonic() > deadline:
                 raise
         time.sleep(POLL_S)
