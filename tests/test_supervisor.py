@@ -219,6 +219,24 @@ def test_an_uninstall_that_waits_for_the_child_of_a_killed_run_can_be_stopped(cl
     clean.uninstall()
 
 
+def test_a_run_that_is_stopped_before_it_holds_the_ledger_undoes_an_earlier_install(clean: Site) -> None:
+    clean.install()
+
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, [signal.SIGTERM]
+    )  # the run inherits it: no stop is too early
+    try:
+        run = subprocess.Popen(
+            clean.command("run"), stderr=subprocess.PIPE, text=True, env=preloaded.ENVIRONMENT
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with run:
+        said = ended(run)
+
+    assert "undo complete" in said
+
+
 # Python loads it before the program: a check that was asked for hangs within its first step until it is told to end.
 HANGS = """
 import signal, sys, time

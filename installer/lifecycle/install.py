@@ -169,6 +169,8 @@ def _refuse_failed(host: Host, options: Options, ledger: Ledger) -> None:
     """
     try:
         _plan(host, options, ledger)
+    except StoppedError:
+        return  # the supervisor carries out the stop
     except InstallerError as error:
         if not _may_wait(error, _Progress.PLANNING):
             if ledger.record.failed is not None:

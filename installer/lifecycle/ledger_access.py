@@ -60,12 +60,11 @@ def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> Ab
 def open_for_run(host: Host, options: Options) -> Ledger:
     """Open the ledger for ``run``; wait, with an announcement, for a holder that does not serve this node.
 
-    From the announcement on a stop waits until the ledger is open: the stopping ``run`` skipped its undo
-    because we wait.
+    A stop waits until the ledger is open, and leads to an undo then: an earlier ``run`` may have been killed,
+    or may have skipped its undo because we wait.
 
     Raises:
         LockedError: a run that serves this node holds the ledger, or it does not get free in time.
-        StoppedError: a stop is pending, before the announcement.
     """
     ledger = _open_unless_held(host, options)
     if ledger is not None:
@@ -84,6 +83,7 @@ def open_for_uninstall(host: Host, options: Options) -> Ledger:
         LockedError: a run that serves this node holds the ledger, or it does not get free in time.
         StoppedError: a stop is pending.
     """
+    supervision.raise_if_stopped()
     ledger = _open_unless_held(host, options)
     if ledger is not None:
         return ledger
@@ -100,10 +100,9 @@ def _open_unless_held(host: Host, options: Options) -> Ledger | None:
 
     Raises:
         LockedError: a run that serves this node holds the ledger.
-        StoppedError: a stop is pending.
     """
     try:
-        return Ledger.open(host, options.layout, check=supervision.raise_if_stopped)
+        return Ledger.open(host, options.layout)
     except LockedError:
         if _serves(host, options):
             raise
