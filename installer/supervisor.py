@@ -157,14 +157,15 @@ class Supervisor:
         code = self._act("install")
         if code in {OK, WAITING}:
             code = self._wait(installed=code == OK) or self._stop()
-        elif code == STOPPED:
-            code = self._stop()
+        elif code == STOPPED or (self._stop_at and code != LOCKED):
+            code = self._stop()  # also if the install has failed: an earlier one is undone
         self._end_sidecars(METRICS, NRI)
         if code == HANDED_OVER:
             if self._highest_exit < UNDO_INCOMPLETE:  # NVIDIA's command line has codes for errors only
                 return OK
             return UNDO_INCOMPLETE
-        if not OK <= code <= UNDO_INCOMPLETE:
+        if not OK <= code <= UNDO_INCOMPLETE:  # the install was killed, or not started: memory may be short
+            _explain_lost("install", code, "run it again, or run uninstall")
             code = UNDO_INCOMPLETE
         return min(code, self._highest_exit)
 
@@ -185,6 +186,8 @@ class Supervisor:
             code = self._act(reason) if installed else self._act("install", reason)
             if code == LOCKED:  # the lock was lost to another instance
                 return LOCKED
+            if self._stop_at:
+                return OK
             if not installed and code not in {OK, WAITING, STOPPED}:
                 return code
             installed = installed or code == OK
@@ -220,8 +223,7 @@ class Supervisor:
         if code in {OK, LOCKED, HANDED_OVER}:
             return code
         if code != UNDO_INCOMPLETE:
-            problem = f"cannot finish the undo (it has ended with {code}), so what is left is kept"
-            _write(f"toolkit-installer: {problem}; put the program back if it is gone, then run uninstall")
+            _explain_lost("undo", code, "put the program back if it is gone, then run uninstall")
         return UNDO_INCOMPLETE
 
     def _end_sidecars(self, *verbs: str) -> None:
@@ -359,8 +361,17 @@ class Supervisor:
 
 
 def _describe_end(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
+    return _describe_code(os.waitstatus_to_exitcode(status))
+
+
+def _describe_code(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _explain_lost(act: str, code: int, remedy: str) -> None:
+    """Tell that a child has ended without an outcome."""
+    problem = f"cannot finish the {act} (it has ended with {_describe_code(code)}), so what is left is kept"
+    _write(f"toolkit-installer: {problem}; {remedy}")
 
 
 def _write(line: str) -> None:

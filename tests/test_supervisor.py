@@ -122,7 +122,7 @@ def test_an_undo_that_is_killed_twice_is_said_and_the_next_one_finishes(clean: S
         said = ended(child, code=4)
 
     assert said.count(event) == 2
-    assert "cannot finish the undo (it has ended with -9), so what is left is kept" in said
+    assert "cannot finish the undo (it has ended with signal 9), so what is left is kept" in said
     clean.uninstall()
 
 
@@ -133,6 +133,10 @@ def test_an_install_that_is_killed_is_said(clean: Site) -> None:
         said = child.communicate(timeout=60)[1]
 
     assert (child.returncode, event in said) == (4, True)
+    assert (
+        "cannot finish the install (it has ended with signal 9), so what is left is kept; run it again"
+        in said
+    )
     clean.uninstall()
 
 
@@ -354,6 +358,11 @@ class Supervised:
         (self.place / "new").write_text(json.dumps([code, due_s]))
         (self.place / "new").rename(self.place / "next")
 
+    def fails_in(self, seconds: float) -> None:
+        """Let the next child end with 1 after some seconds."""
+        self.answers(1)
+        (self.place / "lasts").write_text(str(seconds))
+
     @contextmanager
     def running(self) -> Iterator["subprocess.Popen[bytes]"]:
         held = [os.open(self.place / name, os.O_RDWR | os.O_CREAT, 0o600) for name in ("pid", "lock")]
@@ -425,6 +434,27 @@ def test_a_run_whose_install_fails_after_a_wait_ends_as_if_it_had_not_waited(
         run.send_signal(signal.SIGHUP)
         assert run.wait(10) == code
     assert node.acts == ["install", "install asked"], "the child has cleaned up after itself"
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["first", "after a wait"])
+def test_a_run_that_is_stopped_while_its_install_fails_undoes_an_earlier_one(
+    tmp_path: Path, *, waits: bool
+) -> None:
+    node = Supervised(tmp_path)
+    tries = ["install"]
+    if not waits:
+        node.fails_in(2)
+    with node.running() as run:
+        node.until(*tries)
+        if waits:
+            node.fails_in(2)
+            run.send_signal(signal.SIGHUP)
+            tries.append("install asked")
+            node.until(*tries)
+        run.terminate()
+        assert run.wait(10) == 0
+    assert node.acts[: len(tries)] == tries
+    assert node.acts[len(tries)].startswith("stop")
 
 
 @contextmanager
