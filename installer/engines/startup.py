@@ -36,8 +36,12 @@ WILDCARDS: Final = frozenset("*?[")
 
 
 def value_of(cmdline: Words, names: Sequence[str]) -> str | None:
-    """Return the value of a flag, "" for a flag without a value; None if the flag is not given."""
-    return next(values_of(cmdline, names), None)
+    """Return the value of a flag, "" for a flag without a value; None if the flag is not given.
+
+    Of a flag given twice the engines take the last value.
+    """
+    values = [*values_of(cmdline, names)]
+    return values[-1] if values else None
 
 
 def values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, startup
+from installer.engines.config_files import with_places
 from installer.engines.containerd.effective import read_dump
 from installer.engines.crio.config import read_effective
 from installer.engines.next_start import explain_moved_places
@@ -49,6 +50,15 @@ CGROUP = "0::/system.slice/containerd.service"
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
+
+
+def test_of_a_config_that_is_named_twice_the_engine_reads_the_last(host: Host) -> None:
+    words = ("--config-file", "/etc/docker/daemon.json", "--debug", "--config-file=/etc/docker/site.json")
+    docker = replace(EngineState.usual(ENGINES["docker"]), started=Started(words, program="/usr/bin/dockerd"))
+
+    engine = with_places(host, docker, Places())
+
+    assert engine.config == PurePosixPath("/etc/docker/site.json")
 
 
 def started(now: Words, later: Words) -> EngineState:
