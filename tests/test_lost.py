@@ -374,15 +374,20 @@ def test_a_runtime_that_nobody_can_place_keeps_the_toolkit_where_a_stopped_engin
     assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
 
 
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [("/bin/sh", "/bin/sh"), ("sh", "sh"), ("/bin/sh", "docker")],
+    ids=["by its path", "by its name", "by another name (@)"],
+)
 def test_a_stopped_engine_that_its_unit_starts_through_a_shell_keeps_the_toolkit_without_the_ledger(
-    site: Site,
+    site: Site, program: str, name: str
 ) -> None:
     path = OTHER_PLACES["docker"][-1]
     config = site.write(path[1:], site.read(DAEMON_JSON))
     (site.root / DAEMON_JSON).unlink()
     site.write("bin/sh", "")
     script = f"exec dockerd --config-file={path}"
-    command = ("/bin/sh", ["/bin/sh", "-c", script], False, 0, 0, 0, 0, 0, 0, 0)
+    command = (program, [name, "-c", script], False, 0, 0, 0, 0, 0, 0, 0)
     properties = UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [command])}
     unit = FakeUnit(active="inactive", sub="dead", main_pid=0, properties=properties)
 
@@ -392,7 +397,7 @@ def test_a_stopped_engine_that_its_unit_starts_through_a_shell_keeps_the_toolkit
         undone = site.uninstall(code=4)
 
     problem = (
-        "cannot remove the toolkit (docker.service starts Docker through /bin/sh, so its config is unknown"
+        f"cannot remove the toolkit (docker.service starts Docker through {program}, so its config is unknown"
     )
     assert problem in sentence(undone)
     assert "start docker.service, then" in sentence(undone)

@@ -20,7 +20,7 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import UnfinishedError
 from installer.model.engine import Engine, EngineState, Started
-from installer.model.files import Kind
+from installer.model.files import PATH, Kind
 from installer.model.options import Places
 
 ASK_S: Final = 5.0  # for each unit; after the first silence no other unit is asked for
@@ -70,9 +70,9 @@ def list_unknown_starts(host: Host) -> Iterator[tuple[Engine, str]]:
             unit = systemd.read_unit(host, kind.unit, timeout_s=ASK_S)
             if unit.active in RUNNING or not unit.start.words:
                 continue
-            program = unit.start.words[0]
+            program = unit.start.program
             # A unit without its program starts nothing.
-            if host.kind(PurePosixPath("/", program)) is not Kind.FILE:
+            if not any(host.kind(directory / program) is Kind.FILE for directory in PATH):
                 continue
             if predict_next_start(host, EngineState.usual(kind), unit.start) is None:
                 yield kind, program

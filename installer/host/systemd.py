@@ -312,7 +312,8 @@ class Condition(Struct, frozen=True):
 class UnitStart(Struct, frozen=True):
     """The start of a unit's service, as read by systemd."""
 
-    words: tuple[str, ...] = ()  # the program first, variables as written
+    program: str = ""  # the path of the program; its first word may be another name (ExecStart=@)
+    words: tuple[str, ...] = ()  # the program's name first, variables as written
     environment: tuple[str, ...] = ()
     environment_files: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()  # the environment files that must exist
@@ -330,12 +331,14 @@ class UnitStart(Struct, frozen=True):
         """Return the start by the properties of a service (org.freedesktop.systemd1(5))."""
         if answer["LoadState"] == "masked":
             return cls(masked=True)
+        program = ""
         words: tuple[str, ...] = ()
         if answer.get("ExecStart"):
-            words = tuple(answer["ExecStart"][-1][1])
+            program, words, *_ = answer["ExecStart"][-1]
         files = answer.get("EnvironmentFiles", ())
         return cls(
-            words=words,
+            program=str(program),
+            words=tuple(words),
             environment=tuple(answer.get("Environment", ())),
             environment_files=tuple(path for path, _ in files),
             needed=tuple(path for path, optional in files if not optional),
