@@ -367,6 +367,7 @@ def _start_container(site: Site, engine: str, program: str) -> Path:
         site.write(f"{bundle}/config.json", json.dumps({"annotations": annotations}))
         site.write(f"{bundle}/conmon-pidfile", "186")
         site.write("proc/186/comm", "conmon\n")
+        site.write("proc/186/stat", f"186 (conmon) S{' 0' * 19}\n")
         site.write("proc/186/cmdline", "\0".join(("conmon", "-c", 64 * "5", "-r", program, "")))
     else:
         annotations = {"io.kubernetes.cri.sandbox-name": "bert"}

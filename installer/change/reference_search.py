@@ -275,7 +275,7 @@ class ReferenceSearch(Struct, frozen=True):
         serving = ask_process(host, process, until_s)
         seen = self._view_of(process)
         engine = replace(EngineState.usual(kind), drop_in=None, unit=unit, started=Started(words))
-        with suppress(InstallerError):
+        try:
             engine = config_files.with_places(seen, engine, Places())
             engine = config_files.with_readable_configs(seen, engine)
             unread = None
@@ -291,6 +291,10 @@ class ReferenceSearch(Struct, frozen=True):
                     continue  # the undo takes our edits out of it
                 for program in list_programs(file, path):
                     yield Reference(f"{title} runs and reads {path}, which names", program, remedy)
+        except InstallerError as error:
+            if serving is None:
+                how = f"{title} does not say what it serves, its config is unknown ({error.problem}),"
+                yield self._refer_unseen(f"{how} and it may start", f"{error.remedy}, and restart {unit}")
         if serving is not None:
             for name, program in serving.binaries.items():
                 if program:
@@ -386,27 +390,36 @@ class ReferenceSearch(Struct, frozen=True):
 
 
 def _find_changed(host: Host, engine: EngineState, began_s: float | None) -> PurePosixPath | None:
-    """Return a config of an engine, or its directory, that was changed after the engine's start, else None.
+    """Return a file or directory by which an engine's configs have changed since its start, else None.
 
     Args:
         host: the host as the engine sees it.
         engine: the engine, with its configs.
         began_s: the start of the engine, by the wall clock; None if it has ended.
+
+    Raises:
+        InstallerError: the links on the way to a config cannot be followed.
     """
     if began_s is None:
         return None
     places = dict.fromkeys(engine.files)
     for path in engine.files:
-        real = host.resolve(path)
-        if real != path or host.kind(path) is Kind.ABSENT:
-            # The file may have been removed, or the link moved. Else other files may come and go beside it.
-            places.update(dict.fromkeys((host.directory_above(path), host.directory_above(real))))
+        if host.kind(path) is Kind.ABSENT:  # it may have been removed
+            places.update(
+                dict.fromkeys((host.directory_above(path), host.directory_above(host.resolve(path))))
+            )
         with suppress(InstallerError):  # the engine itself reports the flaw of an imported file
             patterns = engine.kind.list_imports(path, tree_of(host.read(path), path))
             places.update(dict.fromkeys(pattern.parent for pattern in patterns))
     for place in places:
         if host.changed_s(place) >= began_s:
             return place
+
+    # A link may have been moved, or another directory moved to the place of one.
+    for place in places:
+        for step, changed_s in host.list_steps(place):
+            if changed_s >= began_s:
+                return step
     return None
 
 

@@ -332,6 +332,25 @@ class Host:
         """Return the result of stat(2) for ``path``; None for a missing path."""
         return self._status(self.resolve(path, last=last))
 
+    def list_steps(self, path: PurePosixPath) -> Iterator[tuple[PurePosixPath, float]]:
+        """Yield each directory, link and file on the way to ``path``, with the time of its own last change.
+
+        The time is 0 for a directory in which an entry came or went last, and was not moved itself since.
+        """
+        names: list[str] = []
+
+        def link_target(name: str) -> str | None:
+            names.append(name)
+            return self._link_target(name)
+
+        follow_links(path, link_target)
+        for name in names:
+            status = self._status(PurePosixPath(name))
+            if status is None:
+                continue
+            by_entry = stat.S_ISDIR(status.st_mode) and status.st_ctime <= status.st_mtime
+            yield PurePosixPath(name), 0.0 if by_entry else status.st_ctime
+
     def changed_s(self, path: PurePosixPath) -> float:
         """Return the time of a file's or directory's last change, renames included; 0 for a missing file."""
         status = self.status(path)

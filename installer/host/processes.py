@@ -41,7 +41,7 @@ _MONITORS = ("containerd-shim", "conmon")  # the beginning of comm
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _SERVICE = re.compile(r"(.*/[^/]+\.service)((?:/.*)?)$")
 # Below slices alone: the service of a container's systemd is below the scope or the service of the container.
-_HOST_SERVICE = re.compile(r"(?:/\.\.)*/(?:[^/]+\.slice/)+[^/]+\.service")
+_HOST_SERVICE = re.compile(r"(?:/\.\.)*/(?:[^/]+\.slice/)*[^/]+\.service")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
 
 
@@ -405,6 +405,8 @@ def list_host_processes(host: Host, names: frozenset[str]) -> Iterator[HostProce
         try:
             name = _name(process)
             if names.isdisjoint((name, PurePosixPath(program.removesuffix(DELETED)).name)):
+                continue
+            if _fields(process)[0] in "ZX":  # it has ended, and nobody has asked how
                 continue
             if not is_among_hosts and not _HOST_SERVICE.fullmatch(_service_in(read_proc(process / "cgroup"))):
                 continue

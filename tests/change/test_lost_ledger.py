@@ -309,6 +309,7 @@ def _run_engine(root: Path, *words: str) -> Host:
     uid = os.geteuid()
     process = {
         "comm": f"{name}\n",
+        "stat": f"61 ({name}) S{' 0' * 19}\n",
         "cmdline": "\0".join(words) + "\0",
         "status": f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n",
     }

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -145,6 +147,11 @@ def test_a_text_behind_a_link_is_searched_and_told_once(tmp_path: Path) -> None:
     ]
 
 
+def _stat(state: str, ticks: int) -> str:
+    """Return what the kernel tells of a dockerd that has begun so many ticks after the boot."""
+    return f"50 (dockerd) {state}{' 0' * 18} {ticks}\n"
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a node on which a dockerd runs beside ours, as the kernel tells of it."""
@@ -157,6 +164,7 @@ def root(tmp_path: Path) -> Path:
         {f"proc/{pid}/status": "Name:\tx\nUid:\t0\t0\t0\t0\n" for pid in (1, 50)}
         | {
             "proc/50/comm": "dockerd\n",
+            "proc/50/stat": _stat("S", 10**12),  # later than all its files
             "proc/50/cmdline": "".join(f"{word}\0" for word in words),
             "proc/50/cgroup": "0::/system.slice/other.service\n",
             "srv/daemon.json": f'{{"runtimes": {{"nvidia": {{"path": "{PROGRAM}"}}}}}}',
@@ -195,6 +203,68 @@ def test_an_engine_beside_ours_names_the_toolkit_by_its_config_and_its_flags_and
     engine = replace(EngineState.usual(ENGINES[name]), unit=unit, pid=pid)
 
     assert sorted(beside(root, engine)) == ([] if known else [READS, FLAG])
+
+
+def test_a_zombie_is_no_engine(root: Path) -> None:
+    put(root, {"proc/50/stat": _stat("Z", 10**12)})
+
+    assert beside(root) == []
+
+
+def starts_silently(root: Path, config: str) -> None:
+    """Have the dockerd beside ours start now, with a config; nothing listens on a socket of it."""
+    time.sleep(0.05)  # a start is known to 0.01 s
+    ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+    put(root, {"proc/50/stat": _stat("S", ticks), "proc/50/cmdline": f"dockerd\0--config-file\0{config}\0"})
+    time.sleep(0.05)
+
+
+def move_a_link(srv: Path) -> None:
+    (srv / "cur").unlink()
+    (srv / "cur").symlink_to("v2")
+
+
+def move_the_directory(srv: Path) -> None:
+    (srv / "v1").rename(srv / "gone")
+    (srv / "v2").rename(srv / "v1")
+
+
+def write_the_config(srv: Path) -> None:
+    (srv / "v1/daemon.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param(move_a_link, "/srv/cur", id="a link above"),
+        pytest.param(move_the_directory, "/srv/v1", id="its directory"),
+        pytest.param(write_the_config, "/srv/cur/daemon.json", id="the config"),
+        pytest.param(lambda srv: (srv / "v1/certs.d").mkdir(), "", id="a directory beside it"),
+        pytest.param(lambda srv: (srv / "other").write_text(""), "", id="a file beside a link"),
+    ],
+)
+def test_a_silent_engine_has_not_read_what_came_to_the_place_of_its_config_since_its_start(
+    root: Path, change: Callable[[Path], object], told: str
+) -> None:
+    put(root, {"srv/v1/daemon.json": "{}", "srv/v2/daemon.json": "{}"})
+    (root / "srv/cur").symlink_to("v1")
+    starts_silently(root, "/srv/cur/daemon.json")
+
+    change(root / "srv")
+
+    unread = [each.how for each in node(Host.under(PurePosixPath(root))).search()]
+    assert [f"has not read {told} since" in how for how in unread] == ([True] if told else [])
+
+
+def test_a_silent_engine_whose_config_cannot_be_found_may_start_our_programs(root: Path) -> None:
+    (root / "srv/loop.json").symlink_to("loop.json")
+    starts_silently(root, "/srv/loop.json")
+
+    (found,) = node(Host.under(PurePosixPath(root))).search()
+
+    assert found.program == str(PROGRAM)
+    assert "its config is unknown (follow /srv/loop.json (its links go round in a circle))" in found.how
+    assert found.remedy == "correct the links, and restart other.service"
 
 
 CONMON = ("conmon", "-c", "3f6c", "-n", "trainer", "-r", str(PROGRAM), "--exit-command", "/usr/bin/podman")
@@ -260,6 +330,7 @@ def test_processes_of_a_container_are_passed_over_without_their_status(root: Pat
     [
         pytest.param("/system.slice/other.service", "", 2, id="PrivateTmp=yes"),
         pytest.param("/system.slice/other.service", "opt", 0, id="RootDirectory="),
+        pytest.param("/other.service", "", 2, id="Slice=-.slice"),
         pytest.param("/system.slice/docker-a1b2.scope", "", 0, id="a container"),
     ],
 )
@@ -281,6 +352,7 @@ def test_an_engine_with_mounts_of_its_own_is_the_hosts_by_service_and_root(
     [
         ("/system.slice/other.service", 2),
         ("/../../../system.slice/other.service", 2),
+        ("/other.service", 2),
         ("/system.slice/docker-a1b2.scope", 0),
         ("/docker/a1b2/system.slice/other.service", 0),
         ("/../a1b2/system.slice/other.service", 0),
