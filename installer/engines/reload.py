@@ -148,11 +148,15 @@ class _EngineReload(ABC):
             return None
         return serving
 
-    def is_hopeless(self) -> bool:
-        """Tell whether waiting longer cannot help: CRI did not load, or the process has ended."""
+    def is_hopeless(self, unit: systemd.Unit) -> bool:
+        """Tell whether waiting longer cannot help: CRI did not load, or the process has ended.
+
+        Args:
+            unit: The engine's unit, seen after the latest answer.
+        """
         if self.answer.failed or self.answer.disabled:
             return True
-        return self.answer.stopped and bool(systemd.describe_unit_end(self.host, self.engine.unit))
+        return self.answer.stopped and unit.has_ended
 
     def prove(self) -> bool:
         """Wait until the engine's config satisfies the step.
@@ -177,14 +181,16 @@ class _EngineReload(ABC):
                 if not self.shows_rest_later or time.monotonic() > self.deadline:
                     raise self.explain_loss(lost)
 
-            is_hopeless = self.is_hopeless()
-            # Asked after is_hopeless: a unit that was stopping then may be stopped by now, and is no failure.
-            may_be_stopped = self.answer.stopped and self.unit_before is None
-            if may_be_stopped and _is_stopped_by_owner(self.host, self.engine):
+            unit = systemd.Unit()
+            if self.answer.stopped:
+                unit = systemd.look_at_unit(self.host, self.engine.unit)
+            if self.unit_before is None and unit.is_stopped_by_owner:
                 _accept_stop(self.engine, self.patience)
                 return False
             self.patience.check()  # before anything is called a failure: the question may have lasted long
 
+            # By the same look: a stop by the owner is no failure because a second look shows another state.
+            is_hopeless = self.is_hopeless(unit)
             is_late = time.monotonic() > self.deadline
             if served is not None and may_start_later:
                 is_late = False  # at the deadline nothing may start later: the next answer decides
@@ -239,7 +245,10 @@ class _ReloadByRestart(_EngineReload):
     def await_idle_moment(self) -> bool:
         """Wait until no container is in creation; False if the engine is to stay stopped."""
         await_idle(self.host, self.engine, self.patience, when_idle=self.step.when_idle)
-        if self.patience.may_rest and _is_stopped_by_owner(self.host, self.engine):
+        if not self.patience.may_rest:
+            return True
+        unit = systemd.look_at_unit(self.host, self.engine.unit)
+        if unit.is_stopped_by_owner:
             _accept_stop(self.engine, self.patience)
             return False
         return True
@@ -285,21 +294,24 @@ class _ReloadBySignal(_EngineReload):
         peer = processes.peer_of(self.host.local_path(engine.socket), greeting=greeting, timeout_s=ASK_S)
         if isinstance(peer, processes.Peer):
             processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.kind.process}))
-        elif isinstance(peer, processes.Unseen):
+            return
+        if isinstance(peer, processes.Unseen):
             obstacle = find_unit_obstacle(self.host, engine)
             if obstacle is not None:
                 raise obstacle
             unit_jobs.reload(self.host, engine.unit, timeout_s=patience.start_s)
-        elif engine.serving is None and systemd.describe_unit_end(self.host, engine.unit):
-            # The unit has failed, perhaps because of the config that was mended now.
-            if _is_stopped_by_owner(self.host, engine):
-                _accept_stop(engine, patience)
-            else:
-                self.restart_unit(patience)
-        else:
+            return
+
+        unit = systemd.look_at_unit(self.host, engine.unit)
+        if engine.serving is not None or not unit.has_ended:
             problem = f"reload {engine.title} (nothing answers on {engine.socket})"
             remedy = f"check that {engine.title} is well"
             raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
+        if unit.is_stopped_by_owner:
+            _accept_stop(engine, patience)
+            return
+        # The unit has failed, perhaps because of the config that was mended now.
+        self.restart_unit(patience)
 
     def find_served(self, timeout_s: float) -> EffectiveConfig | None:
         """Return the config in force if the step is satisfied, and the engine has obeyed the signal."""
@@ -322,7 +334,7 @@ class _ReloadBySignal(_EngineReload):
             return False
         return self.host.changed_s(pidfile) > self.began_s
 
-    def is_hopeless(self) -> bool:
+    def is_hopeless(self, unit: systemd.Unit) -> bool:  # noqa: ARG002 - the same for any unit
         """Answer that waiting may always help: the engine goes on, or its unit is restarted."""
         return False
 
@@ -351,12 +363,6 @@ class _ReloadBySignal(_EngineReload):
         elif self.unit_before is None and self.answer.serving is not None and reason != NO_RELOAD:
             reason = f"{NO_RELOAD}, and {reason}"
         return reason, remedy
-
-
-def _is_stopped_by_owner(host: Host, engine: EngineState) -> bool:
-    """Tell whether the engine's owner has stopped the engine."""
-    # A unit that has ended by itself, or failed because of a config, is not "inactive".
-    return systemd.look_at_unit(host, engine.unit).active == "inactive"
 
 
 def _accept_stop(engine: EngineState, patience: Patience) -> None:

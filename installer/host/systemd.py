@@ -450,6 +450,16 @@ class Unit(Struct, frozen=True):
         return self.active in {"", "inactive", "failed"} and not self.job
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the unit's service has ended; False for an unknown unit."""
+        return self.active in {"failed", "inactive"} or self.sub == AGAIN
+
+    @property
+    def is_stopped_by_owner(self) -> bool:
+        """Whether the node's owner has stopped the unit; one that has failed is not "inactive"."""
+        return self.active == "inactive"
+
+    @property
     def is_down(self) -> bool:
         """Whether the unit still stops, or has stopped and waits for a start by systemd."""
         return self.active == STOPPING or bool(self.job and self.active in {"inactive", "failed"})
@@ -498,7 +508,7 @@ def unit_runs(host: Host, unit: str) -> bool:
 def describe_unit_end(host: Host, unit: str) -> str:
     """Describe the state of a unit after the end of its service, "" for a running or unknown unit."""
     now = look_at_unit(host, unit)
-    if now.active in {"failed", "inactive"} or now.sub == AGAIN:
+    if now.has_ended:
         return f"{unit} is {now.active}/{now.sub}"
     return ""
 

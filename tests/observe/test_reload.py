@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.reload import reload
-from installer.errors import InstallerError, NotYetError, OtherUnitError, StoppedError
+from installer.errors import EngineStoppedError, InstallerError, NotYetError, OtherUnitError, StoppedError
 from installer.host.unit_jobs import Patience
 from installer.model.effective import Runtime, RuntimeEntry
 from installer.model.steps import Neighbour, Reload
@@ -183,6 +183,29 @@ def test_one_that_its_owner_has_stopped_is_left_so_where_it_may_rest(
 
     assert reloaded(node, patience=replace(PATIENT, may_rest=may_rest)) is restarted
     assert node.restarted is restarted
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_an_owners_stop_is_no_failure_where_an_answer_of_systemd_is_lost(node: Live, lost: int) -> None:
+    node.serve("runc")
+    k0s = replace(containerd(), kind=ENGINES["k0s"])
+    looks = []
+
+    def lose_one_look(member: str) -> None:
+        if member == "GetAll":
+            looks.append(member)
+            node.systemd.fails = (
+                {"GetAll": "org.freedesktop.DBus.Error.NoReply"} if len(looks) == lost else {}
+            )
+
+    def stop() -> None:
+        if node.unit.active == "active":
+            (node.root / SOCKET.name).unlink()
+            node.unit.active, node.unit.sub = "inactive", "dead"
+            node.when = lose_one_look
+
+    with pytest.raises(EngineStoppedError, match=r"containerd\.service was stopped"):
+        reload(node.host, k0s, WANTED, Patience(LONG_S, stop), _never)
 
 
 def test_a_container_that_is_being_made_is_waited_for(node: Live) -> None:
