@@ -52,9 +52,14 @@ def _program_changed(site: Site) -> None:
     program.write_bytes(program.read_bytes()[:-1] + b"!")
 
 
+def _saved_copies_removed(site: Site) -> None:
+    for copy in (site.root / LEDGER).with_name("backups").iterdir():
+        copy.unlink()
+
+
 # One after the other in one run: each is of another thing, so none has to wait for a pause.
 ACTS: tuple[tuple[Act, ...], ...] = (
-    (_rewritten, _as_before_us, _removed(CRIO), _removed(TOOLKIT)),
+    (_rewritten, _as_before_us, _removed(CRIO), _removed(TOOLKIT), _saved_copies_removed),
     (_renamed_over, _removed(f"{TOOLKIT}/nvidia-ctk.real"), _removed(LEDGER)),
     (_a_runtime_gone_and_one_left, _program_changed),
 )

@@ -69,10 +69,12 @@ def list_places(host: Host, options: Options, record: Record, last: LastCheck) -
 
 
 def _list_directories(layout: Layout, record: Record) -> list[PurePosixPath]:
-    """Return the directories of the toolkit and of engines' configs: every file in them is watched."""
+    """Return the directories of the toolkit, saved copies and configs: every file in them is watched."""
     directories: list[PurePosixPath] = []
     if record.toolkit:
         directories.append(layout.version(record.toolkit.version))
+    if record.configs:
+        directories.append(layout.backups)
     for row in record.engines:
         kind = ENGINES[row.name]
         config = row.config or kind.config

@@ -384,6 +384,7 @@ def test_run_watches_the_configs_sockets_and_files_of_the_ledger(tmp_path: Path)
         return {(kind, path.replace(str(tmp_path), "")) for kind, path in listed}
 
     ours = {(PATH, str(STEP.path)), (DIRECTORY, str(layout.version("1"))), (PATH, str(OF_DOCKER.socket))}
+    ours.add((DIRECTORY, str(layout.backups)))
     always = {(PATH, str(path)) for path in (layout.toolkit, layout.config, layout.ledger)}
     directories = {(DIRECTORY, "/etc/docker"), (DIRECTORY, "/etc/docker/conf.d")}
     assert places(held) >= ours | always | directories
