@@ -3,7 +3,13 @@
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, Self, TypeAlias
+
+# The end of a remedy: the verb that has failed is to be run again.
+AGAIN: Final = "run again"
+RUN_AGAIN: Final = f", then {AGAIN}"
+# What continues an incomplete undo, also that of a ``run``, which would install if it were run again.
+UNINSTALL_AGAIN: Final = "run toolkit-installer uninstall again"
 
 
 class Exit(IntEnum):
@@ -45,6 +51,18 @@ class Remedy(str):
         text = super().__new__(cls, "".join(map(str, parts)))
         text.parts = parts
         return text
+
+    @classmethod
+    def of(cls, text: str) -> "Remedy":
+        """Return a text as a remedy."""
+        return text if isinstance(text, Remedy) else cls(text)
+
+    def with_other_end(self, end: str, other: str) -> "Remedy":
+        """Return the remedy with ``other`` in place of its end; the same remedy if it has another end."""
+        last = self.parts[-1]
+        if isinstance(last, str) and last.endswith(end):
+            return Remedy(*self.parts[:-1], last.removesuffix(end) + other)
+        return self
 
     def spelt(self, spelling: Spelling) -> str:
         """Return the text with each option as another entry point spells it."""
@@ -139,9 +157,15 @@ class UndoIncompleteError(InstallerError):
     exit = Exit.UNDO_INCOMPLETE
 
     @classmethod
-    def because(cls, error: InstallerError) -> Self:
-        """Return an incomplete undo with the problem of another error."""
-        incomplete = cls(error.problem, remedy=error.remedy, code=error.code)
+    def because(cls, error: InstallerError, *, again: str = UNINSTALL_AGAIN) -> Self:
+        """Return an incomplete undo with the problem of another error.
+
+        Args:
+            error: the other error.
+            again: the act that continues, in place of "run again" in the remedy.
+        """
+        remedy = Remedy.of(error.remedy).with_other_end(RUN_AGAIN, f", then {again}")
+        incomplete = cls(error.problem, remedy=remedy, code=error.code)
         incomplete.others = error.others
         return incomplete
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from installer.errors import Code, InstallerError, UndoIncompleteError
+import pytest
+
+from installer.errors import AGAIN, Code, InstallerError, Option, Remedy, UndoIncompleteError
 
 ROOT = Path(__file__).parent.parent
 CODES = frozenset(get_args(Code))
@@ -45,3 +47,26 @@ def test_an_undo_that_stays_incomplete_keeps_the_code_of_its_reason() -> None:
     reason = InstallerError("x", remedy="y", code="toolkit-needed")
 
     assert UndoIncompleteError.because(reason).code == "toolkit-needed"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("correct it, then run again", "correct it, then run toolkit-installer uninstall again"),
+        (
+            Remedy("give ", Option("timeout", "60"), ", then run again"),
+            "give --timeout 60, then run toolkit-installer uninstall again",
+        ),
+        (Remedy("give ", Option("timeout", "60")), "give --timeout 60"),
+    ],
+    ids=["text", "with an option", "no act after it"],
+)
+def test_an_undo_that_stays_incomplete_names_the_verb_that_continues_it(before: str, after: str) -> None:
+    # Of a run that was stopped, the reader of "run again" would start another run, which installs.
+    assert UndoIncompleteError.because(InstallerError("x", remedy=before)).remedy == after
+
+
+def test_what_is_no_undo_is_continued_by_the_same_verb() -> None:
+    reason = InstallerError("x", remedy="correct it, then run again")
+
+    assert UndoIncompleteError.because(reason, again=AGAIN).remedy == reason.remedy

@@ -38,12 +38,12 @@ from installer.engines import next_start
 from installer.engines.config_edits import ConfigChange, files_without_us, predict_without_our_files
 from installer.engines.config_keys import DEFAULT, group_of, runtime_of
 from installer.engines.config_texts import Texts, read_configs, read_present, tree_of
-from installer.errors import InstallerError
+from installer.errors import UNINSTALL_AGAIN, InstallerError
 from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine import EngineState, Proposal
 from installer.model.facts import Facts
 from installer.model.options import RestartMode
-from installer.model.steps import TRY_AGAIN, Reload
+from installer.model.steps import Reload
 
 
 class AcceptedInstall(Struct, frozen=True):
@@ -477,13 +477,13 @@ def _refuse_default(
         reason = f"it was made the default in {naming}"
         remedy = "name another default runtime there"
     problem = f"remove the runtime {name} from {engine.title} ({reason})"
-    return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="runtime-needed")
+    return InstallerError(problem, remedy=f"{remedy}, then {UNINSTALL_AGAIN}", code="runtime-needed")
 
 
 def _refuse_texts(engine: EngineState, candidate: UndoCandidate, reason: str, remedy: str) -> InstallerError:
     paths = ", ".join(str(write.path) for write in candidate.writes)
     problem = f"undo our edits of {paths} and leave all else of {engine.title} as it is ({reason})"
-    return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="config-disturbs-others")
+    return InstallerError(problem, remedy=f"{remedy}, then {UNINSTALL_AGAIN}", code="config-disturbs-others")
 
 
 def _list_files_naming(engine: EngineState, candidate: UndoCandidate, facts: Facts, default: str) -> str:

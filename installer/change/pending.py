@@ -12,11 +12,11 @@ from installer.change.restart import Restart, When
 from installer.change.undo_texts import UndoCandidate, UndoRequest
 from installer.engines import ENGINES
 from installer.engines.config_edits import is_hook
-from installer.errors import InstallerError
+from installer.errors import UNINSTALL_AGAIN, InstallerError
 from installer.model.engine import EngineState, Extras
 from installer.model.facts import EngineRow, Pending
 from installer.model.options import RestartMode
-from installer.model.steps import TRY_AGAIN, Reload
+from installer.model.steps import Reload
 
 PENDING: Final = "pending"  # begins the state of an engine that has not read its configs
 AT_NEXT_START: Final = "takes effect when dockerd starts the next time"
@@ -110,7 +110,7 @@ def explain_still_served(request: UndoRequest, candidate: UndoCandidate) -> Inst
     # A dockerd that is signalled keeps a runtime that its file does not name any more: only a restart helps.
     restart = f"run systemctl restart {engine.unit}" if engine.unit else f"restart {engine.title}"
     problem = f"undo everything ({reason}, because it was not restarted)"
-    return InstallerError(problem, remedy=f"{restart}, then {TRY_AGAIN}", code="restart-pending")
+    return InstallerError(problem, remedy=f"{restart}, then {UNINSTALL_AGAIN}", code="restart-pending")
 
 
 def _explain_served_default(request: UndoRequest, candidate: UndoCandidate) -> str:

@@ -24,7 +24,15 @@ from installer.config_text import flatten
 from installer.engines import ENGINES
 from installer.engines.config_edits import files_without_us, without_us
 from installer.engines.config_texts import DryRun, predict_from_texts, toolkit_runtimes
-from installer.errors import InstallerError, NotYetError, Option, OtherUnitError, Remedy, UndoIncompleteError
+from installer.errors import (
+    UNINSTALL_AGAIN,
+    InstallerError,
+    NotYetError,
+    Option,
+    OtherUnitError,
+    Remedy,
+    UndoIncompleteError,
+)
 from installer.model.effective import MODES, STANDARD_NAMES, EffectiveConfig, RuntimeEntry
 from installer.model.engine import EngineState
 from installer.model.facts import (
@@ -44,7 +52,6 @@ from installer.model.options import Options
 from installer.model.steps import (
     SINCE_OUR_RESTART,
     START_UNIT,
-    TRY_AGAIN,
     MakeDirectory,
     Part,
     PartId,
@@ -507,7 +514,7 @@ def _check_undo(facts: Facts, options: Options) -> Part:
             and engine.serving.default == kind.built_in_runtime
         ):
             problem = f"remove the toolkit of {engine.title} (its default runtime is {kind.built_in_runtime})"
-            remedy = f"start {engine.title} without --default-runtime, then {TRY_AGAIN}"
+            remedy = f"start {engine.title} without --default-runtime, then {UNINSTALL_AGAIN}"
             obstacles.append(InstallerError(problem, remedy=remedy, code="runtime-needed"))
     for row in facts.record.configs:
         present = facts.contents[row.path]
@@ -516,11 +523,11 @@ def _check_undo(facts: Facts, options: Options) -> Part:
         if row.path in facts.lost and is_whole and present is not None and present.digest in row.ours:
             copy = options.layout.backups / (row.original.digest if row.original else "")
             problem = f"restore {row.path} (its saved copy {copy} is missing or damaged)"
-            remedy = f"write the right file there, or remove it, then {TRY_AGAIN}"
+            remedy = f"write the right file there, or remove it, then {UNINSTALL_AGAIN}"
             needed.append(InstallerError(problem, remedy=remedy, code="backup-lost"))
     for unit, state in facts.units_down.items():
         problem = f"finish the undo ({unit} is {state} {SINCE_OUR_RESTART})"
-        give_up = f"or give it up with systemctl reset-failed {unit}; then {TRY_AGAIN}"
+        give_up = f"or give it up with systemctl reset-failed {unit}; then {UNINSTALL_AGAIN}"
         remedy = f"{START_UNIT.format(unit=unit)}, {give_up}"
         needed.append(OtherUnitError(problem, remedy=remedy))
     notes = [*facts.notes]

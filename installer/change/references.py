@@ -16,13 +16,13 @@ from installer.config_text import Key, Tree, flatten, leaves
 from installer.engines import ENGINES
 from installer.engines.config_keys import RUNTIMES, runtime_of
 from installer.engines.config_texts import tree_of
-from installer.errors import InstallerError
+from installer.errors import UNINSTALL_AGAIN, InstallerError
 from installer.model.effective import BINARY_NAMES, OUR_BINARIES
 from installer.model.engine import EngineState
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import VERSIONS, File, Layout
 from installer.model.options import Options
-from installer.model.steps import TRY_AGAIN, Part, PartId, Reload, WriteConfig
+from installer.model.steps import Part, PartId, Reload, WriteConfig
 
 
 def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
@@ -32,7 +32,9 @@ def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> It
         if reference.program in facts.links:
             leads = f", which leads to {facts.links[reference.program]}"
         problem = f"remove the toolkit ({reference.how} {reference.program}{leads})"
-        yield InstallerError(problem, remedy=f"{reference.remedy}, then {TRY_AGAIN}", code="toolkit-needed")
+        yield InstallerError(
+            problem, remedy=f"{reference.remedy}, then {UNINSTALL_AGAIN}", code="toolkit-needed"
+        )
 
 
 def _list_remaining(facts: Facts, parts: Sequence[Part], layout: Layout) -> list[Reference]:
@@ -123,7 +125,7 @@ def find_last_references(facts: Facts, options: Options) -> Iterator[InstallerEr
                 continue
             if is_removed(facts, program, options.layout):
                 problem = f"remove the toolkit ({engine.title} serves {name}, which starts {program})"
-                remedy = f"restart {engine.title}, then {TRY_AGAIN}"
+                remedy = f"restart {engine.title}, then {UNINSTALL_AGAIN}"
                 yield InstallerError(problem, remedy=remedy, code="toolkit-needed")
 
 

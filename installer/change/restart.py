@@ -23,11 +23,11 @@ from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
 from installer.engines import next_start
 from installer.engines.config_texts import read_present
 from installer.engines.reload_plan import serves_as_before
-from installer.errors import InstallerError, Remedy
+from installer.errors import UNINSTALL_AGAIN, InstallerError, Remedy
 from installer.model.effective import EffectiveConfig
 from installer.model.engine import EngineState
 from installer.model.options import RestartMode
-from installer.model.steps import TRY_AGAIN, Reload
+from installer.model.steps import Reload
 
 
 class When(Enum):
@@ -209,7 +209,7 @@ def _find_refusals_of_undo(request: UndoRequest, candidate: UndoCandidate) -> tu
     if not refusals and engine.serving is None and engine.kind.reads_config_on_signal:
         # A silent dockerd does not tell whether it has obeyed a signal.
         problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence_reason})"
-        remedy = f"make it answer, then {TRY_AGAIN}"
+        remedy = f"make it answer, then {UNINSTALL_AGAIN}"
         refusals.append(InstallerError(problem, remedy=remedy, code="engine-not-proven"))
     if engine.kind.restarts_itself:  # an undo that may not restart it writes nothing
         return tuple(refusals)

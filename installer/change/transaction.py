@@ -27,6 +27,7 @@ from installer.engines.reload import reload, write_once_idle
 from installer.engines.reload_plan import serves_as_before
 from installer.engines.seen_start import complete_row
 from installer.errors import (
+    UNINSTALL_AGAIN,
     EngineStoppedError,
     InstallerError,
     NotBegunError,
@@ -44,7 +45,7 @@ from installer.model import steps
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import Failure, Owner, Record, explain_running
 from installer.model.files import VERSIONS, File, Layout, Meta
-from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
+from installer.model.steps import Reload, Step, WriteConfig, describe
 
 
 class Context(Struct, frozen=True):
@@ -188,10 +189,10 @@ def _restore_our_edits(
             carry_out(replace(context, rolls_back=True), back, never_stop)
     except InstallerError as error:
         problem = f"{problem}, nor does it start with them again ({error.problem})"
-        remedy = f"correct that, start {engine.unit}, then {TRY_AGAIN}"
+        remedy = f"correct that, start {engine.unit}, then {UNINSTALL_AGAIN}"
     else:
         problem = f"{problem}, so it has them again"
-        remedy = f"correct that, then {TRY_AGAIN}"
+        remedy = f"correct that, then {UNINSTALL_AGAIN}"
     return UndoIncompleteError(problem, remedy=remedy, code=cause.code)
 
 

@@ -15,7 +15,7 @@ from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES
-from installer.errors import OWNERS_ACTS, InstallerError, NotYetError, Option, Remedy, StoppedError
+from installer.errors import OWNERS_ACTS, RUN_AGAIN, InstallerError, NotYetError, Option, Remedy, StoppedError
 from installer.host import supervision
 from installer.host.events import internal_errors, log, log_others
 from installer.host.files import Host
@@ -49,7 +49,6 @@ IGNORED_S: Final = 60.0  # as often as a serving engine is asked for a sign of l
 PENDING_S: Final = 10.0  # a healthy engine creates and starts a container within a second or two
 STOPS_S: Final = 60.0
 CHECK_AGAIN: Final = "-"  # a fingerprint that no node has
-RUN_AGAIN: Final = ", then run again"  # the end of a remedy, for a verb that has ended
 
 
 class Work(Struct, frozen=True):
@@ -620,13 +619,8 @@ class _Check:
 
 def _say_that_run_goes_on(error: InstallerError) -> InstallerError:
     """Drop the act of running again from the remedy: ``run`` waits for the rest."""
-    parts: list[str | Option] = [error.remedy]
-    if isinstance(error.remedy, Remedy):
-        parts = [*error.remedy.parts]
-    last = parts[-1]
-    if isinstance(last, str) and last.endswith(RUN_AGAIN):
-        parts[-1] = last.removesuffix(RUN_AGAIN)
-    remedy = Remedy(*parts, "; run goes on by itself then")
+    act = Remedy.of(error.remedy).with_other_end(RUN_AGAIN, "")
+    remedy = Remedy(*act.parts, "; run goes on by itself then")
     return InstallerError(error.problem, remedy=remedy, code=error.code)
 
 

@@ -18,6 +18,7 @@ from installer.change.transaction import Context, apply, refuse_obstacles
 from installer.engines import ENGINES
 from installer.engines.dry_run import DryRuns
 from installer.errors import (
+    AGAIN,
     OWNERS_ACTS,
     Exit,
     InstallerError,
@@ -266,7 +267,7 @@ def first_install(options: Options, reason: str = "") -> int:
             with as_incomplete_undo():
                 remove_run_files(host, options, ledger)
             if progress is _Progress.INSTALLED:  # the next run finds the install, and restarts nothing
-                raise UndoIncompleteError.because(error) from error
+                raise UndoIncompleteError.because(error, again=AGAIN) from error
             raise
     if options.on_exit is OnExit.AUTO:
         uninstall.warn_of_undo(options)
@@ -303,7 +304,7 @@ def check(options: Options, *, asked: bool) -> Exit:
     if asked:  # for a user's request no restart is postponed
         options = options.at_once
     try:
-        with as_incomplete_undo(StoppedError), open_as_child(host, options, stopping) as ledger:
+        with as_incomplete_undo(StoppedError, again=AGAIN), open_as_child(host, options, stopping) as ledger:
             claim_run_files(host, options, ledger)
             ledger.write(replace(ledger.record, pid_file=options.pid_file))
             _answer(check_node(_work(host, options, ledger), asked=asked), tells=asked)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from installer.change.ledger import Ledger, hold, read_record
-from installer.errors import InstallerError, LockedError, StoppedError, UndoIncompleteError
+from installer.errors import UNINSTALL_AGAIN, InstallerError, LockedError, StoppedError, UndoIncompleteError
 from installer.host import locks, supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
@@ -23,15 +23,18 @@ POLL_S: Final = 0.05
 
 
 @contextmanager
-def as_incomplete_undo(*others: type[InstallerError]) -> Iterator[None]:
-    """Raise every error of the block as an incomplete undo, except errors of the types ``others``."""
+def as_incomplete_undo(*others: type[InstallerError], again: str = UNINSTALL_AGAIN) -> Iterator[None]:
+    """Raise every error of the block as an incomplete undo, except errors of the types ``others``.
+
+    ``again`` is the act that continues.
+    """
     try:
         with internal_errors():
             yield
     except InstallerError as error:
         if isinstance(error, (UndoIncompleteError, LockedError, *others)):
             raise
-        raise UndoIncompleteError.because(error) from error
+        raise UndoIncompleteError.because(error, again=again) from error
 
 
 @contextmanager

@@ -327,7 +327,6 @@ def _describe_switch(step: SwitchToolkit) -> StepDescription:
 
 START_UNIT: Final = "correct {unit} (see journalctl -u {unit} on the node) and start it"
 SINCE_OUR_RESTART: Final = "since our restart of another unit"
-TRY_AGAIN: Final = "run toolkit-installer uninstall again"
 
 
 class PartId(StrEnum):

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.engines.config_edits import is_hook
-from installer.errors import InstallerError, Option, Remedy
+from installer.errors import UNINSTALL_AGAIN, InstallerError, Option, Remedy
 from installer.model.facts import (
     NAME,
     OUR_PREFIX,
@@ -22,7 +22,6 @@ from installer.model.facts import (
 from installer.model.files import VERSIONS, Carried, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import InUse, Options, ToolkitConfig
 from installer.model.steps import (
-    TRY_AGAIN,
     InstallVersion,
     Part,
     PartId,
@@ -317,7 +316,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> 
     if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not restored:
         now = f"another file or directory is at {options.layout.toolkit} now"
         problem = f"restore the toolkit directory of another installer ({now})"
-        remedy = f"move it away, then {TRY_AGAIN}"
+        remedy = f"move it away, then {UNINSTALL_AGAIN}"
         obstacles = (InstallerError(problem, remedy=remedy, code="name-taken"),)
     obstacles += tuple(_refuse_immutable(facts, "remove"))
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
