@@ -108,12 +108,26 @@ class Bus:
                 self._stream.connect(name)
             # No message goes with BEGIN: on its own socket systemd 252 loses a message that follows at once.
             self._stream.sendall(b"\0" + make_auth_external() + BEGIN)
-            _refuse_refused(self._stream.recv(MAX_GREETING_BYTES))
+            _refuse_refused(self._receive_greeting())
             if here.name != PRIVATE:
                 self._answer(message_bus.Hello())
         except BaseException:
             self.close()
             raise
+
+    def _receive_greeting(self) -> bytes:
+        """Return the answer to the authentication, and leave the messages behind it to be received.
+
+        On its own socket systemd 252 tells each client of every job and start, from BEGIN on.
+        """
+        greeting = bytearray()
+        while not greeting.endswith(b"\r\n") and len(greeting) < MAX_GREETING_BYTES:
+            self._stream.settimeout(self._left_s())
+            part = self._stream.recv(1)
+            if not part:
+                break
+            greeting += part
+        return bytes(greeting)
 
     def _answer(self, request: Any) -> Any:
         """Send a method call; return the body of the answer."""

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -162,7 +162,8 @@ class FakeSystemd:
     comes with the sender that dbus-daemon writes into it (seen with 1.14.10); ``strangers`` are signals that a
     local user sends us alone, between a question and its answer. ``changed`` are properties that are more, or not
     as they should be, ``fails`` the names of errors by the member that is called. ``prepared`` is what logind says
-    of a shutdown, None where it does not run.
+    of a shutdown, None where it does not run. ``early`` are signals that reach a client together with the answer to
+    its authentication, as on systemd's own socket.
     """
 
     units: dict[str, FakeUnit] = field(default_factory=dict)
@@ -174,6 +175,7 @@ class FakeSystemd:
     changed: dict[str, tuple[str, Any]] = field(default_factory=dict)
     fails: dict[str, str] = field(default_factory=dict)
     prepared: bool | None = None
+    early: Sequence[Any] = ()
 
     def __call__(self, connection: socket.socket) -> None:
         if not self._authenticate(connection):
@@ -206,7 +208,8 @@ class FakeSystemd:
         if self.state == "refusing":
             connection.sendall(b"REJECTED EXTERNAL\r\n")
             return False
-        connection.sendall(b"OK 0123456789abcdef\r\n")
+        early = b"".join(signal.serialise(serial=1) for signal in self.early)
+        connection.sendall(b"OK 0123456789abcdef\r\n" + early)
         while not greeting.endswith(b"BEGIN\r\n"):
             if not (part := connection.recv(7)):
                 return False

@@ -117,6 +117,19 @@ def test_forged_signals_decide_nothing(tmp_path: Path, at_restart: int, else_: i
     assert systemd.units[UNIT].starts == 1
 
 
+@pytest.mark.parametrize("by_bus", [True, False], ids=["by the bus", "by systemd's own socket"])
+def test_signals_that_come_with_the_authentication_are_no_malformed_answer(
+    tmp_path: Path, *, by_bus: bool
+) -> None:
+    # A client that was slow found them in its socket's buffer, up to the middle of one.
+    signals = forged() * 20
+    systemd = FakeSystemd({UNIT: FakeUnit()}, behind_bus=by_bus, early=signals)
+
+    restarted(tmp_path, systemd)
+
+    assert systemd.units[UNIT].starts == 1
+
+
 @pytest.mark.parametrize("call", ["GetAll", "RestartUnit"])
 def test_a_systemd_that_stops_answering_is_left_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
