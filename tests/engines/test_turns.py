@@ -102,10 +102,19 @@ def test_a_first_install_waits_for_its_turn_restarts_once_and_gives_it_back(clus
     assert "1 at a time; now: b" in node.installer("status", "--ready").stdout
     assert (node.is_ready(), starts(node), served(node)[0]) == (False, count, {"runc"})
     cluster.let_hold("")
+    told: list[str] = []
+    holders: list[str] = []
+
+    def is_ready() -> bool:
+        told.append(node.installer("status").stdout)
+        holders.append(cluster.holder)
+        return node.is_ready()
+
     node.installer("reconcile")
-    until(node.is_ready, lambda: process.log)
-    assert (cluster.holder, starts(node)) == ("a", count + 1)
-    assert "asked for at" in node.installer("status").stdout
+    until(is_ready, lambda: process.log)
+    assert (holders.count("b"), starts(node)) == (0, count + 1)
+    assert "a" in holders
+    assert any("asked for at" in text and " as a of " in text for text in told), told
     until(lambda: cluster.holder == "", lambda: process.log)
     assert served(node)[0] >= OURS
     assert process.log.count('"waiting for a turn"') == 1
